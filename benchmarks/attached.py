@@ -38,7 +38,7 @@ from benchmarks.support.options import Options
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation import label
-from testbed.emulation.daemon.discovery import RUN_SOCKET, client
+from testbed.emulation.daemon import RUN_SOCKET, client
 from testbed.telemetry.store import read_records
 from tests.page.browser import Browser, Tab
 

@@ -6,8 +6,8 @@ Topologies, traces, shaping, telemetry and planning all use this value for links
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from testbed.errors import DetailedError
 
@@ -60,6 +60,16 @@ class Queue:
     unit: Literal["bdp", "packets", "bytes"] = "bdp"
     #: What drops packets before the limit does; None is a tail-drop queue.
     discipline: CoDel | Red | None = None
+
+    @property
+    def discipline_name(self) -> str:
+        """The discipline as a topology file names it: `droptail`, `codel` or `red`."""
+        return "droptail" if self.discipline is None else type(self.discipline).__name__.lower()
+
+    def discipline_record(self) -> dict[str, Any]:
+        """Return the discipline's `name`, and its values in seconds and shares."""
+        values = {} if self.discipline is None else asdict(self.discipline)
+        return {"name": self.discipline_name, **values}
 
     def limit_bytes(self, rate_bps: float, delay_s: float) -> int:
         """Return the bytes of frames that may wait, without those in flight on the link.

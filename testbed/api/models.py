@@ -41,8 +41,18 @@ class LinkResource(ApiModel):
     reorder: bool = Field(description="Whether jitter may reorder packets.")
     up: bool = Field(description="Whether the physical pair is up.")
     queue_bytes: int = Field(description="Size of the queue, bytes.")
+    discipline: dict[str, str | float] = Field(
+        {"name": "droptail"},
+        description="What drops packets of the queue: the name, droptail, codel or red, and its values in seconds and "
+        "shares.",
+    )
     replayed: bool = Field(description="Whether a trace moves the declared values.")
     declared: LinkValues = Field(description="Values that the topology file declares.")
+    declared_traffic: list[dict[str, Any]] = Field(
+        [],
+        description="Background traffic that the topology file declares: times in seconds, sizes in bytes, and rates "
+        "in bit/s (bps) or as a share of the link's.",
+    )
     changed: LinkValues = Field(description="Values changed since, which hold over the file and the trace.")
     tag: str = Field(description="Changes whenever a request changes the link; see `LinkPatch`.")
 

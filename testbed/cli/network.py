@@ -77,7 +77,7 @@ def up(
 def _up_in_background(
     name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
 ) -> None:
-    from testbed.emulation.daemon.startup import bring_up
+    from testbed.emulation.daemon.owner import bring_up
 
     page = bring_up(name, topology.file, backend, workers, display.step, display.api_port)
     display.say(f"  {name} is up; `testbed network list` shows it, `testbed network down --name {name}` takes it down")
@@ -88,7 +88,7 @@ def _up_in_background(
 def _up_with_prompt(
     name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
 ) -> None:
-    from testbed.emulation.daemon.prompt import prompt_on
+    from testbed.emulation.daemon.owner import prompt_on
 
     prompt_on(name, topology, backend, workers, display.step)
 
@@ -171,7 +171,7 @@ def _with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
 
 def chosen_network(name: str | None) -> str:
     """Return the network of this name, or the only one that is up. Exit if there is none, or several and no name."""
-    from testbed.emulation.daemon.discovery import networks_up
+    from testbed.emulation.daemon import networks_up
 
     need_root()
     return _chosen(name, networks_up())
@@ -179,7 +179,7 @@ def chosen_network(name: str | None) -> str:
 
 def chosen_network_or_run(name: str | None) -> str:
     """Return the network that is up, or the run, of this name; without a name the only one, networks before runs."""
-    from testbed.emulation.daemon.discovery import networks_of_runs, networks_up
+    from testbed.emulation.daemon import networks_of_runs, networks_up
 
     need_root()
     up, runs = networks_up(), networks_of_runs()

@@ -84,7 +84,7 @@ def status(name: Name = None, json_: Json = False) -> None:
     """Show the networks that are up: hosts with addresses, and links with their current state."""
     from testbed.cli.tables import print_status
     from testbed.emulation import label
-    from testbed.emulation.daemon.discovery import networks_up
+    from testbed.emulation.daemon import networks_up
 
     need_root()
     names = networks_up() if name is None else [chosen_network_or_run(name)]
@@ -228,6 +228,6 @@ def _answer(name: str, ask: Callable[[ApiClient], T]) -> T:
         RequestRefused: The request is wrong.
         RequestFailed: The request was not carried out, or nothing answers.
     """
-    from testbed.emulation.daemon.discovery import client
+    from testbed.emulation.daemon import client
 
     return ask(client(name))

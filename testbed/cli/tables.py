@@ -229,22 +229,30 @@ def _hosts(hosts: Mapping[str, Mapping[str, Any]]) -> Table:
 def _links(links: Mapping[str, Mapping[str, Any]]) -> Table:
     table = _table("link", "rate, Mbit/s", "delay, ms", "loss", "queue", "carried", "dropped, pkts", "lost, pkts")
     for name, link in links.items():
-        mark = "~" if link["replayed"] else " "
+        mark = "≈" if link.get("declared_traffic") else "~" if link["replayed"] else " "
         jitter = f"±{link['jitter_s'] * 1e3:.2f}" if link["jitter_s"] else ""
         table.add_row(
             name,
             f"{link['rate_bps'] / 1e6:.2f}{mark}" if link["up"] else "[red]down[/] ",
             f"{link['delay_s'] * 1e3:.2f}{jitter}",
             f"{link['loss']:.3%}" if link["loss"] else "",
-            _size(link["queue_bytes"]),
+            _size(link["queue_bytes"]) + _discipline(link),
             _size(link["bytes"]),
             str(link["dropped_queue"]),
             str(link["dropped_loss"]),
         )
-    if any(link["replayed"] for link in links.values()):
-        table.caption = "~ replayed from its trace"
-        table.caption_justify = "left"
+    notes = ["~ replayed from its trace"] if any(link["replayed"] for link in links.values()) else []
+    if any(link.get("declared_traffic") for link in links.values()):
+        notes.append("≈ what background traffic leaves")
+    if notes:
+        table.caption, table.caption_justify = "; ".join(notes), "left"
     return table
+
+
+def _discipline(link: Mapping[str, Any]) -> str:
+    """Return the name of what drops packets of a link's queue before it is full; empty for a tail-drop queue."""
+    name = link.get("discipline", {}).get("name", "droptail")
+    return "" if name == "droptail" else f" {name}"
 
 
 def _table(*titles: str) -> Table:

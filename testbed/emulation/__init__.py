@@ -10,14 +10,14 @@ from pathlib import Path
 DISTRIBUTION = Path("/usr/lib/python3/dist-packages")
 
 
-def find_mininet(distribution: Path = DISTRIBUTION) -> bool:
+def find_mininet() -> bool:
     """Return whether `import mininet` works, after adding the distribution's Mininet if the environment has none.
 
     No other package of the distribution is added, because it could hide one of the environment's.
     """
     if importlib.util.find_spec("mininet") is not None:
         return True
-    folder = distribution / "mininet"
+    folder = DISTRIBUTION / "mininet"
     if not (folder / "net.py").exists():
         return False
     spec = importlib.util.spec_from_file_location(

@@ -139,7 +139,7 @@ def with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
 
 def sweep(client: docker.DockerClient | None, network: str) -> None:
     """Remove what this process's own network may have left at its end; leave a network of another process alone."""
-    if label.owner(network) == ProcessIdentity.of(os.getpid()):  # an interrupt cut the network's clean-up short
+    if label.owner(network) == ProcessIdentity.own():  # an interrupt cut the network's clean-up short
         clean(client, network)
         return
     with suppress(FileExistsError), label.labelled(network):  # ends the network's processes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from testbed import errors
 from testbed.errors import CANNOT, DetailedError
@@ -25,3 +26,14 @@ def ending_of(error: BaseException) -> tuple[int, str]:
             explained.__cause__ = error
         error = explained
     return errors.ending_of(error)
+
+
+def run_program(act: Callable[[], object]) -> int:
+    """Call the body of a program, and return its exit code. The text of an error goes to standard error."""
+    try:
+        act()
+    except Exception as error:
+        code, text = ending_of(error)
+        print(text, file=sys.stderr)
+        return code
+    return 0

@@ -16,14 +16,13 @@ import os
 import re
 import shutil
 import signal
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from testbed.emulation.network.namespace import CLONE_NEWUTS, call
+from testbed.emulation.network.namespace import CLONE_NEWUTS, call, in_own_thread
 from testbed.emulation.process import PF_EXITING, ProcessIdentity, stat_fields
 from testbed.telemetry.store import write_json
 
@@ -57,10 +56,7 @@ PF_KTHREAD = 0x200000
 def labelled(network: str) -> Iterator[Path]:
     """Claim the network's name for this process, and label every process started inside the context.
 
-    Processes and files of a killed testbed of the same name are removed first.
-
-    Yields:
-        The network's state folder.
+    Processes and files of a killed testbed of the same name are removed first. Yields the network's state folder.
 
     Raises:
         FileExistsError: A network of this name is up; it is left alone.
@@ -94,8 +90,7 @@ def _claim(network: str) -> None:
     """Make this process the network's owner. Of several processes that try at once, one succeeds."""
     with _locked():
         _refuse_taken(network)
-        own = ProcessIdentity.of(os.getpid())
-        assert own is not None
+        own = ProcessIdentity.own()
         write_json(state_folder(network) / OWNER, {"pid": own.pid, "started": own.start_ticks, "boot": own.boot})
 
 
@@ -146,11 +141,8 @@ def control_folder(network: str) -> Path:
 def processes(wanted: str | None = None, label: str | None = None) -> Iterator[tuple[int, str]]:
     """Yield (pid, label value) for each process with a label of ours, in its environment or through its UTS namespace.
 
-    Args:
-        wanted: The network or launch to look for; None means all.
-        label: The label to look at; None means the network's.
-
-    Processes in containers are included. UNKNOWN stands for a value of which only the mark is known.
+    `wanted` is the network or launch to look for, None for all; `label` is the label to look at, None for that of
+    networks. Processes in containers are included. UNKNOWN stands for a value of which only the mark is known.
     """
     pids = _others()
     marks = _marks(pids)
@@ -211,15 +203,14 @@ def _marks(pids: Iterable[int]) -> dict[int, Sequence[str]]:
     if not members:
         return {}
     # The name can be read only from inside the namespace, so a thread enters it and ends afterwards.
-    names: dict[int, str] = {}
-    asking = threading.Thread(target=_ask_names, args=(members, names))
-    asking.start()
-    asking.join()
+    names = in_own_thread(lambda: _domain_names(members))
     ours = {inode: name.split(".")[1:] for inode, name in names.items() if name.startswith(f"{DOMAIN}.")}
     return {pid: marks for inode, marks in ours.items() for pid in members[inode]}
 
 
-def _ask_names(members: Mapping[int, Sequence[int]], names: dict[int, str]) -> None:
+def _domain_names(members: Mapping[int, Sequence[int]]) -> dict[int, str]:
+    """Return the domain names of UTS namespaces, which this thread enters. `members` has the processes in each."""
+    names = {}
     for inode, pids in members.items():
         for pid in pids:  # the first may have ended
             with suppress(OSError), Path(f"/proc/{pid}/ns/uts").open("rb") as file:
@@ -227,6 +218,7 @@ def _ask_names(members: Mapping[int, Sequence[int]], names: dict[int, str]) -> N
                     call("setns", file.fileno(), CLONE_NEWUTS)
                     names[inode] = Path("/proc/sys/kernel/domainname").read_text().strip()
                     break
+    return names
 
 
 def _others() -> list[int]:
@@ -289,9 +281,11 @@ def is_loading(pid: int) -> bool:
     try:
         if Path(f"/proc/{pid}/environ").read_bytes():
             return False
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = stat_fields(pid)
     except OSError:
         return False  # the process ended, or may not be inspected
+    if fields is None:
+        return False
     state, flags, environment_ends = fields[0], int(fields[6]), int(fields[48])
     return not environment_ends and state not in "ZX" and not flags & (PF_EXITING | PF_KTHREAD)
 
@@ -310,5 +304,5 @@ def remove_state(network: str | None = None) -> None:
     """Remove the folder of one network, or of all networks, unless another process owns the name by now."""
     with _locked():
         for name in networks() if network is None else [network]:
-            if owner(name) in (None, ProcessIdentity.of(os.getpid())):
+            if owner(name) in (None, ProcessIdentity.own()):
                 shutil.rmtree(state_folder(name), ignore_errors=True)

@@ -44,6 +44,13 @@ class ProcessIdentity:
         ticks = start_ticks(pid)
         return None if ticks is None else cls(pid, ticks, boot_id())
 
+    @classmethod
+    def own(cls) -> ProcessIdentity:
+        """Return this process."""
+        own = cls.of(os.getpid())
+        assert own is not None
+        return own
+
     @property
     def folder(self) -> Path:
         """The process's folder in /proc."""

@@ -92,9 +92,7 @@ class ContainerFiles:
     def hints(self, words: Sequence[str], said: Sequence[str]) -> list[str]:
         """Return what to do about a command that failed at a border of its container, one line each.
 
-        Args:
-            words: The command.
-            said: The last lines that it printed.
+        `said` are the last lines that it printed.
         """
         text = "\n".join(said)
         found = [*self._not_seen(words, said), *self._script_hints(words, text)]
@@ -191,12 +189,7 @@ NO_FILES = ContainerFiles(None)
 
 
 def host_hints(words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
-    """Yield what to do about a command of this machine that failed.
-
-    Args:
-        words: The command.
-        said: The last lines that it printed.
-    """
+    """Yield what to do about a command of this machine that failed, by the last lines that it printed."""
     yield from line_end_hints(words, None)
     if OUTSIDE.search("\n".join(said)):
         yield NO_INTERNET
@@ -210,9 +203,7 @@ def host_hints(words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
 def line_end_hints(words: Sequence[str], folder: Path | None) -> Iterator[str]:
     """Yield a hint about each script of a command whose lines end as on Windows.
 
-    Args:
-        words: The command.
-        folder: The folder that a container sees; None for a command of this machine.
+    `folder` is the folder that a container sees; None for a command of this machine.
     """
     for number, word in enumerate(words):
         shell = number > 0 and words[number - 1].rpartition("/")[2] in SHELLS

@@ -79,10 +79,8 @@ class Lines:
     def state(self, now_s: float) -> bytes | None:
         """Return the newest state of the unfinished line, or None if it is the same, or if STATE_S are not over.
 
-        The first call that finds a line returns None, so that a line which arrives in two pieces is not torn.
-
-        Args:
-            now_s: The current time in monotonic seconds.
+        The first call that finds a line returns None, so that a line which arrives in two pieces is not torn. The time
+        `now_s` is in monotonic seconds.
         """
         text = _shown(self._rest)
         if not text.strip():
@@ -111,17 +109,10 @@ def _shown(text: bytes) -> bytes:
 
 
 class Output:
-    """Reads the output of one program from a thread.
+    """Reads the output of one program from a thread, and writes it to its log unchanged.
 
-    Args:
-        name: The program's name.
-        log: The file that the output goes to, unchanged.
-        tell: Called with each line, and with the newest state of an unfinished line.
-        pieces: The output.
-        hear: Called with every version of every line, also those that a progress bar has overwritten.
-
-    Attributes:
-        last: The last LAST_LINES lines.
+    `tell` is called with each line, and with the newest state of an unfinished line; `hear` with every version of every
+    line, also those that a progress bar has overwritten. `last` has the last LAST_LINES lines.
     """
 
     def __init__(

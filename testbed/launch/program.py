@@ -65,8 +65,7 @@ class StartedProgram(Protocol):
     def how_it_ended(self, status: int | None) -> str:
         """Return how the program ended, as the end of a sentence: its exit code, or its signal.
 
-        Args:
-            status: The wait status that its parent got, or None if that is not known.
+        `status` is the wait status that its parent got, or None if that is not known.
         """
 
     def hints(self, said: Sequence[str]) -> Sequence[str]:
@@ -91,11 +90,7 @@ class Starter(Protocol):
 class HostStarter:
     """Starts each worker's command, a program of this machine, in the worker's network namespace.
 
-    Args:
-        network: The network's name.
-        launch: The label of this launch's processes.
-        commands: The command of each worker.
-        holders: The process that holds each worker's network namespace.
+    `launch` is the label of this launch's processes. `holders` has the process that holds each worker's namespace.
     """
 
     def __init__(self, network: str, launch: str, commands: Commands, holders: Mapping[str, ProcessIdentity]) -> None:
@@ -182,10 +177,8 @@ class ContainerCommand:
     def how_it_ended(self, code: int, status: int | None) -> str:
         """Return how the command ended, by its exit code and its wait status, as the end of a sentence.
 
-        Args:
-            code: The exit code that the engine reports. Without a status, one above 128 has two readings: a signal
-                ended the command, or the program chose the code.
-            status: The wait status that the command's parent got, or None if that is not known.
+        The code is what the engine reports. Without a status, one above 128 has two readings: a signal ended the
+        command, or the program chose the code.
         """
         if ended_for_memory(self.pid) > self.ended_before:
             limit = written_size(self.memory_bytes)
@@ -200,11 +193,7 @@ class ContainerCommand:
 class ContainerStarter:
     """Starts each worker's command, a program of its image, in its container; in FILES if the container sees files.
 
-    Args:
-        client: The Docker client.
-        network: The network's name.
-        launch: The label of this launch's processes.
-        commands: The command of each worker.
+    `launch` is the label of this launch's processes.
     """
 
     def __init__(self, client: docker.DockerClient, network: str, launch: str, commands: Commands) -> None:
@@ -255,14 +244,7 @@ class ContainerStarter:
 
 
 class ContainerProgram:
-    """A program in a container. It is started on creation.
-
-    Args:
-        client: The Docker client.
-        program: The program's id at the engine.
-        worker: The worker's name, for errors.
-        command: The command.
-    """
+    """A program in a container, known by its id at the engine. It is started on creation."""
 
     def __init__(self, client: docker.DockerClient, program: str, worker: str, command: ContainerCommand) -> None:
         self._client = client

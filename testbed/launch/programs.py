@@ -56,17 +56,9 @@ class Failure:
 class Programs:
     """The programs of a command's ranks. The caller of `start` also calls `end`, whatever happens in between.
 
-    Args:
-        starter: Starts the programs.
-        ranks: The processes to start.
-        launch: The value of `label.LAUNCH` in each program's environment, by which all processes are found that the
-            programs start.
-        logs: The folder of the programs' logs.
-        tell: Called with each line that a person is to see, after its program's name.
-        hear: Called with every version of every line; see `Output`.
-
-    Attributes:
-        codes: The exit code of each program that has ended, in the order of their ends.
+    By `launch`, the value of `label.LAUNCH` in each program's environment, all processes are found that the programs
+    start. `tell` is called with each line that a person is to see, after its program's name, and `hear` as by `Output`.
+    `codes` has the exit code of each program that has ended, in the order of their ends.
     """
 
     def __init__(
@@ -112,8 +104,7 @@ class Programs:
     def wait(self, look: Callable[[], None]) -> Failure | None:
         """Wait until all programs have ended with 0, or one has failed. Return the failure, or None.
 
-        Args:
-            look: Called every LOOK_S; its errors end the wait.
+        `look` is called every LOOK_S; its errors end the wait.
         """
         ended = self._early
         while True:

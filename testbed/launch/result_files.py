@@ -47,13 +47,10 @@ class CopiedFiles:
 
 
 def copy_results(container: ProcessIdentity, target: Path) -> CopiedFiles:
-    """Copy the files that programs left in a container's OUT or changed in its FILES. Return what was copied.
+    """Copy the files that programs left in a container's OUT or changed in its FILES, and return what was copied.
 
-    Nothing is copied if the container has ended, or has no OUT.
-
-    Args:
-        container: The container's first process.
-        target: The folder to copy to, which is made if there are files.
+    The container is given by its first process; nothing is copied if that has ended, or if there is no OUT. The folder
+    `target` is made if there are files.
     """
     kept = CopiedFiles()
     for place in (OUT, f"{CHANGES}/{UPPER}"):
@@ -68,12 +65,7 @@ def copy_results(container: ProcessIdentity, target: Path) -> CopiedFiles:
 
 
 def describe_copied(kept: Mapping[str, CopiedFiles], folder: Path) -> Iterator[str]:
-    """Yield a line on the copied files, and one on files that were not copied; no line if there are none.
-
-    Args:
-        kept: The files copied from each worker.
-        folder: The folder that has a folder for each worker.
-    """
+    """Yield a line on the files copied from each worker into its folder of `folder`, and one on those that were not."""
     files, size = sum(each.files for each in kept.values()), sum(each.size for each in kept.values())
     if files:
         noun = "file" if files == 1 else "files"

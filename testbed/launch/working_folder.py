@@ -16,9 +16,7 @@ import shutil
 import stat
 import struct
 import subprocess
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from testbed.emulation.containers.fleet import CHANGES, FILES
-from testbed.emulation.network.namespace import call
+from testbed.emulation.network.namespace import call, in_own_thread
 from testbed.emulation.process import ProcessIdentity
 from testbed.launch.result_files import UPPER, has_own_mounts
 
@@ -63,14 +61,8 @@ class Owners:
 def make_writable(containers: Iterable[ProcessIdentity]) -> list[str]:
     """Make FILES writable for the programs of containers, and discard changes of earlier programs.
 
-    Containers without FILES stay unchanged.
-
-    Args:
-        containers: The containers' first processes.
-
-    Returns:
-        The restrictions that remain, one sentence each: an older kernel keeps FILES read-only, or lets programs add
-        files there and change none.
+    Containers, which are given by their first processes, stay unchanged without FILES. Returns the restrictions that
+    remain, one sentence each: an older kernel keeps FILES read-only, or lets programs add files there and change none.
     """
     notes: dict[str, None] = {}
     with ExitStack() as stack:
@@ -161,27 +153,20 @@ class _Layers:
 def _in_mounts_of(container: ProcessIdentity, act: Callable[[], T]) -> T:
     """Call `act` in a container's mount namespace, and return its result.
 
-    A thread of its own enters the namespace; this process's other threads do not.
-
     Raises:
         FileNotFoundError: The container has ended.
         Exception: The error that `act` raised.
     """
-    done: Future[T] = Future()
 
-    def enter_and_act() -> None:
-        try:
-            with (container.folder / "ns/mnt").open("rb") as namespace:
-                if not has_own_mounts(container):
-                    raise FileNotFoundError
-                call("unshare", _CLONE_FS)  # from here on, this thread has its own root and current folder
-                call("setns", namespace.fileno(), _CLONE_NEWNS)
-            done.set_result(act())
-        except BaseException as error:  # raised in the caller's thread
-            done.set_exception(error)
+    def enter_and_act() -> T:
+        with (container.folder / "ns/mnt").open("rb") as namespace:
+            if not has_own_mounts(container):
+                raise FileNotFoundError
+            call("unshare", _CLONE_FS)  # from here on, this thread has its own root and current folder
+            call("setns", namespace.fileno(), _CLONE_NEWNS)
+        return act()
 
-    threading.Thread(target=enter_and_act, name="mounts").start()
-    return done.result()
+    return in_own_thread(enter_and_act)
 
 
 def _mount_points(container: ProcessIdentity) -> list[str]:

@@ -41,11 +41,7 @@ def site_period(spec: ExperimentFile) -> int:
 def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     """Check the experiment's policy by planning once for the declared network, before anything is built.
 
-    An experiment whose command trains has no policy to check.
-
-    Args:
-        experiment: The experiment.
-        routes: The declared network's routes, if they are known already.
+    An experiment whose command trains has no policy to check. `routes` are the network's, if they are known already.
 
     Raises:
         SpecError: The policy does not exist, refuses its options, or has no plan for the declared network.

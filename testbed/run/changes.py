@@ -1,4 +1,4 @@
-"""Carries out the changes that a running experiment's file or a person asks for, and reports both alike."""
+"""Carries out the changes that a person or the events of an experiment's file ask for, and reports both alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,13 +27,15 @@ from testbed.api.requests import (
     Stop,
     SwapNetwork,
 )
-from testbed.controller.client import ControllerClient
+from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.model.spec import Newcomer
 from testbed.emulation.daemon.handlers import change_links, changes_of, check_file, check_site, pairs_of, pause_replay
 from testbed.emulation.testbed import Testbed
+from testbed.link import pair_name
 from testbed.planning import Pair, PhysicalLink
 from testbed.run import view
-from testbed.spec.event import LinkChange
+from testbed.run.errors import RunFailed
+from testbed.spec.event import Event, LinkChange
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 
@@ -62,21 +64,15 @@ class WorkerPrograms(Protocol):
 
 
 class Changes:
-    """Carries out requests to a run as they come, and reports each change.
+    """Carries out requests to a run as they come, and reports each change to `tell`.
 
     Attributes:
         swaps: The network swaps, in the summary's form.
         added: The workers that were added, each with its share of the data.
 
-    Args:
-        experiment: The experiment that runs.
-        testbed: Its network.
-        controller: The controller, or None where a command trains.
-        workers: The workers' programs, or None where a command trains.
-        tell: Called after each change.
-        before_routes: Called in a swap with the names of its new links, once they are built and before any traffic
-            passes them.
-        planner: The controller that plans for a command's programs, or None.
+    Where a command trains, there are no `controller` and no `workers`; `planner` is then the controller that plans for
+    its programs, if there is one. `before_routes` is called in a swap with the names of its new links, once they are
+    built and before any traffic passes them.
     """
 
     def __init__(
@@ -101,11 +97,7 @@ class Changes:
         self.added: list[dict[str, Any]] = []
 
     def do(self, request: Request, by: By) -> dict[str, Any]:
-        """Carry out a request, and return the fields of its answer.
-
-        Args:
-            request: The request.
-            by: `hand` if a person asks, `file` if the experiment does.
+        """Carry out a request, and return the fields of its answer. A person asks by `hand`, the experiment by `file`.
 
         Raises:
             ApiProblem: The request can't be carried out in this run.
@@ -155,10 +147,7 @@ class Changes:
     def swap(self, topology: Topology, name: str, by: By) -> dict[str, Any]:
         """Put another network in force, with the workers that were added, and return the swap's record.
 
-        Args:
-            topology: The new network.
-            name: The topology's file, as the experiment or the request names it.
-            by: `hand` if a person asks, `file` if the experiment does.
+        `name` is the topology's file, as the experiment or the request names it.
         """
         requested = time.time()
         for added in self.added:
@@ -257,3 +246,70 @@ class Changes:
         states = self._network.links_in_force.states() if oracle else view.declared_states(topology)
         states = {name: state for name, state in states.items() if name not in down}
         return view.physical_links(topology, states), view.member_routes(topology, self._network.routes)
+
+
+class EventPlayer:
+    """Plays the events of an experiment's file. With `knowledge: oracle`, also reports the links' states."""
+
+    def __init__(self, experiment: Experiment, changes: Changes) -> None:
+        self._experiment = experiment
+        self._changes = changes
+        self._waiting = list(experiment.spec.events)
+        self._informed_s = 0.0
+
+    @property
+    def waiting(self) -> list[str]:
+        """The events that have not happened, in words."""
+        return [event_text(event) for event in self._waiting]
+
+    def play(self, elapsed_s: float, round_: int) -> None:
+        """Carry out the events that are due by now: at `elapsed_s` of replay, which pauses stop, or in round `round_`.
+
+        Raises:
+            RunFailed: An event can't be carried out, or the controller rejected it.
+        """
+        due = [event for event in self._waiting if _is_due(event, elapsed_s, round_)]
+        for event in sorted(due, key=lambda event: elapsed_s if event.at is None else event.at):
+            self._waiting.remove(event)
+            try:
+                self._carry_out(event)
+            except (KeyError, ApiProblem) as error:
+                why = error.args[0] if isinstance(error, KeyError) else error
+                raise RunFailed(f"the event {event_text(event)} can't happen: {why}", rule="event") from error
+            except ControllerError as error:
+                text = f"the controller rejected the event {event_text(event)}: {error}"
+                raise RunFailed(text, rule="event") from error
+        controller = self._experiment.spec.controller
+        if controller.knowledge == "oracle" and elapsed_s - self._informed_s >= controller.period:
+            self._informed_s = elapsed_s
+            with suppress(ControllerError):  # it is busy; the next period sends the states again
+                self._changes.inform()
+
+    def _carry_out(self, event: Event) -> None:
+        changes = self._changes
+        if event.change:
+            changes.change_links([event.change.scaled(self._experiment.spec.scale)], [], "file")
+        if event.down or event.up:
+            changes.change_links([], [(*event.pair, event.up is not None)], "file")
+        if event.kill:
+            changes.do(KillWorker(worker=event.kill), "file")
+        if event.graph:
+            changes.do(ChangeGraph(kind=event.graph), "file")
+        if event.swap:
+            changes.swap(self._experiment.networks[event.swap], event.swap, "file")
+
+
+def _is_due(event: Event, elapsed_s: float, round_: int) -> bool:
+    return event.at <= elapsed_s if event.at is not None else (event.round or 0) <= round_
+
+
+def event_text(event: Event) -> str:
+    """Return an event in words, e.g. `down paris-tokyo at 30 s`."""
+    moment = f"at {event.at:g} s" if event.at is not None else f"in round {event.round}"
+    if event.down or event.up:
+        return f"{'down' if event.down else 'up'} {pair_name(*event.pair)} {moment}"
+    if event.kill:
+        return f"kill {event.kill} {moment}"
+    if event.graph:
+        return f"graph {event.graph} {moment}"
+    return f"change of {event.change.link} {moment}" if event.change else f"swap to {event.swap} {moment}"

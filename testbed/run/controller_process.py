@@ -33,10 +33,8 @@ class ControllerFailed(RunFailed):
 class ControllerProcess:
     """The controller's process. A context manager: started on entering, terminated on leaving.
 
-    Args:
-        spec: The controller's spec.
-        folder: The folder of its sockets: the owner's, and `control/` with a folder for each container.
-        run: The run's directory, where it writes its records and its log.
+    `folder` is the folder of its sockets: the owner's, and `control/` with a folder for each container. `run` is the
+    run's directory, where it writes its records and its log.
     """
 
     def __init__(self, spec: ControllerSpec, folder: Path, run: Path) -> None:

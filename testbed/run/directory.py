@@ -56,7 +56,7 @@ class RunDirectory:
                 self.path = root / self.id
                 try:
                     self._began = {"format": FORMAT, "id": self.id, "experiment": experiment, "started_s": began_s}
-                    self._began |= {"process": _own_process()}
+                    self._began |= {"process": asdict(ProcessIdentity.own())}
                     _fill(fresh, self._began)
                     fresh.rename(self.path)
                     point_latest_at(self.path)
@@ -157,12 +157,6 @@ def _fill(folder: Path, manifest: Mapping[str, Any]) -> None:
     with (folder / RESERVE).open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
     write_json(folder / "manifest.json", manifest)
-
-
-def _own_process() -> dict[str, Any]:
-    process = ProcessIdentity.of(os.getpid())
-    assert process is not None
-    return asdict(process)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from testbed.run.conclusion.conclude import conclude, failed
 from testbed.run.conclusion.summary import summary_lines
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.guards.guard import removed_at_end
-from testbed.run.guards.watchdog import DISK_OF, shortage
+from testbed.run.guards import DISK_OF, removed_at_end, shortage
 from testbed.run.measured_network import recheck_budget
-from testbed.run.programs.run import AnyRun, run_of
+from testbed.run.programs.run import run_of
+from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
 
@@ -41,7 +41,6 @@ def is_of_full_disk(error: BaseException) -> TypeGuard[OSError]:
 class Executed:
     """An experiment that was run: whether training finished, the verdict, and the run's directory."""
 
-    #: Whether training finished.
     finished: bool
     verdict: str
     directory: Path
@@ -53,7 +52,7 @@ class Executed:
 Publish = Callable[[Path], Path]
 
 #: Makes the execution of an experiment.
-MakeRun = Callable[[Experiment, RunDirectory, Display], AnyRun]
+MakeRun = Callable[[Experiment, RunDirectory, Display], Execution]
 
 
 def execute(
@@ -64,15 +63,10 @@ def execute(
     display: Display,
     make_run: MakeRun = run_of,
 ) -> Executed:
-    """Run the experiment in a file. Nothing of the network or the containers is left, also after an exception.
+    """Run the experiment in a file, with `overrides` of its fields by dotted names.
 
-    Args:
-        file: The experiment's file.
-        overrides: Values of its fields, by dotted names.
-        strict: Refuse an experiment that exceeds the host's budget.
-        publish: Makes the report, once all else is in the run's directory.
-        display: The terminal.
-        make_run: Makes the execution.
+    Nothing of the network or the containers is left, also after an exception. `strict` refuses an experiment that
+    exceeds the host's budget. `publish` makes the report, once all else is in the run's directory.
 
     Raises:
         SpecError: The input is wrong.
@@ -86,15 +80,7 @@ def execute(
 def execute_experiment(
     experiment: Experiment, title: str, strict: bool, publish: Publish, display: Display, make_run: MakeRun = run_of
 ) -> Executed:
-    """Run an experiment that was read already, as `execute` does.
-
-    Args:
-        experiment: The experiment.
-        title: The first words on the terminal: the experiment's name, or the program's.
-        strict: Refuse an experiment that exceeds the host's budget.
-        publish: Makes the report, once all else is in the run's directory.
-        display: The terminal.
-        make_run: Makes the execution.
+    """Run an experiment that was read already, as `execute` does; the terminal shows its `title` first.
 
     Raises:
         CannotRun: The machine can't run it, or its engine, its network or its disk failed before the programs started.
@@ -126,7 +112,7 @@ def execute_experiment(
         directory.close()
 
 
-def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
+def _execute(run: Execution, strict: bool, publish: Publish) -> Executed:
     experiment, directory, display = run.experiment, run.directory, run.display
     program = experiment.spec.program
     try:

@@ -34,9 +34,7 @@ PATIENCE_S = 2 * JOIN_DEADLINE_S
 class Jobs:
     """The jobs of an experiment's members, and the spec of their controller.
 
-    Args:
-        experiment: The experiment.
-        in_containers: Whether members run in containers, which have a scheme's file elsewhere than this process.
+    Members that run in containers have a scheme's file elsewhere than this process.
 
     Raises:
         SpecError: The scheme does not take the experiment's workers or graphs.
@@ -75,12 +73,7 @@ class Jobs:
         """Return the container request of a worker that is added while the others train, and its controller entry.
 
         The others keep their shares of the data. The new worker's share is drawn as if there had been one worker more
-        from the beginning, so its samples are also in the others' shares.
-
-        Args:
-            topology: The topology with the new worker.
-            worker: The new worker.
-            address: Its address in the emulated network.
+        from the beginning, so its samples are also in the others' shares. The topology has the new worker already.
         """
         others = [other for other in topology.workers if other is not worker]
         sites = (*(other.site for other in others), worker.site)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -21,13 +21,11 @@ from testbed.api.server import ApiServer, PortTaken
 from testbed.api.subject import Subject
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.run_records import RunRecords
-from testbed.emulation.daemon import status
-from testbed.emulation.daemon.discovery import RUN_SOCKET
+from testbed.emulation.daemon import RUN_SOCKET, status
 from testbed.emulation.daemon.handlers import as_api_problem
 from testbed.emulation.testbed import Testbed
-from testbed.run.changes import Changes, WorkerPrograms
+from testbed.run.changes import Changes, EventPlayer
 from testbed.run.errors import CannotRun
-from testbed.run.event_player import EventPlayer
 from testbed.run.run_log import RunLog
 from testbed.spec.experiment import Experiment
 
@@ -79,12 +77,8 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
 class LiveRun(Subject):
     """A run as the API's subject, from the beginning of its training to the end.
 
-    Args:
-        testbed: The run's network.
-        changes: Carries out the requests.
-        run_log: The events, plans and status so far.
-        executor: Runs the requests in the run's own thread.
-        controller: Knows the rounds and plans; None if a command trains without a controller.
+    `executor` runs requests in the run's own thread. The controller knows the rounds and plans; it is None if a command
+    trains without one.
     """
 
     def __init__(
@@ -131,33 +125,21 @@ class LiveRun(Subject):
 
     def do(self, request: Request) -> dict[str, Any]:
         """Carry out a request. Its rates are not scaled: `scale` applies to the rates in files."""
-        with _in_words():
-            return self._changes.do(request, "hand")
-
-
-@contextmanager
-def _in_words() -> Iterator[None]:
-    """Raise the errors of a request as ApiProblem."""
-    with as_api_problem():
-        try:
-            yield
-        except ControllerError as error:
-            raise ApiProblem(WRONG, str(error)) from error
+        with as_api_problem():
+            try:
+                return self._changes.do(request, "hand")
+            except ControllerError as error:
+                raise ApiProblem(WRONG, str(error)) from error
 
 
 class RunControl:
-    """Plays the file's events and serves the run's API. A context manager.
+    """Serves the run's API, and carries its requests out in the thread that calls `wait`. A context manager.
 
-    Requests are carried out in the thread that calls `wait`.
+    Attributes:
+        changes: Carries out requests and events.
+        events: Plays the file's events.
 
-    Args:
-        experiment: The experiment that runs.
-        testbed: Its network.
-        run_log: Records each change.
-        before_routes: As for Changes.
-        controller: The controller, or None where a command trains.
-        workers: The workers' programs, or None where a command trains.
-        records: The controller of a command's backend or scheme, whose rounds and plans the API shows.
+    The API shows the rounds and plans of `controller`, if there is one.
     """
 
     def __init__(
@@ -165,15 +147,13 @@ class RunControl:
         experiment: Experiment,
         testbed: Testbed,
         run_log: RunLog,
-        before_routes: Callable[[set[str]], None],
-        controller: ControllerClient | None = None,
-        workers: WorkerPrograms | None = None,
-        records: ControllerClient | None = None,
+        changes: Changes,
+        controller: ControllerClient | None,
     ) -> None:
-        self.changes = Changes(experiment, testbed, controller, workers, run_log.happened, before_routes, records)
-        self._events = EventPlayer(experiment, self.changes)
+        self.changes = changes
+        self.events = EventPlayer(experiment, changes)
         self._executor = LoopExecutor()
-        self._run = LiveRun(testbed, self.changes, run_log, self._executor, controller or records)
+        self._run = LiveRun(testbed, changes, run_log, self._executor, controller)
         self._run_log = run_log
         self._folder = testbed.folder
 
@@ -211,12 +191,3 @@ class RunControl:
     def wait(self, seconds: float) -> None:
         """Carry out requests for `seconds`."""
         self._executor.wait(seconds)
-
-    def play(self, elapsed_s: float, round_: int) -> None:
-        """Play the file's events that are due; see `EventPlayer.play`."""
-        self._events.play(elapsed_s, round_)
-
-    @property
-    def missed(self) -> list[str]:
-        """The file's events that have not happened, in words."""
-        return self._events.waiting

@@ -35,6 +35,7 @@ class Manifest:
             "host": host_facts(),
             **data_facts(experiment),
             **traffic_facts(experiment.topology),
+            **queue_facts(experiment.topology),
         }
         self.add(**more)
 
@@ -56,10 +57,19 @@ def data_facts(experiment: Experiment) -> dict[str, Any]:
 
 
 def traffic_facts(topology: Topology) -> dict[str, Any]:
-    """Return what background traffic is made of, and what it leaves of links in the mean; empty without any."""
-    traces = {name: link.trace for name, link in topology.links.items() if link.has_traffic}
-    left = {name: next(columns_of(trace)).mean * 1e6 for name, trace in traces.items() if trace is not None}
-    return {"traffic": {"made_of": "rates taken from links, not packets", "left_mean_bps": left}} if left else {}
+    """Return the links' background traffic as declared, and what it leaves of links in the mean; empty without any."""
+    loaded = {name: link for name, link in topology.links.items() if link.traffic}
+    left = {name: next(columns_of(link.trace)).mean * 1e6 for name, link in loaded.items() if link.trace is not None}
+    declared = {name: link.traffic_record() for name, link in loaded.items()}
+    facts = {"made_of": "rates taken from links, not packets", "left_mean_bps": left, "declared": declared}
+    return {"traffic": facts} if loaded else {}
+
+
+def queue_facts(topology: Topology) -> dict[str, Any]:
+    """Return the disciplines of queues that drop packets before they are full, by link; empty without any."""
+    queues = {name: link.state.queue for name, link in topology.links.items()}
+    disciplines = {name: queue.discipline_record() for name, queue in queues.items() if queue.discipline is not None}
+    return {"disciplines": disciplines} if disciplines else {}
 
 
 def host_facts() -> dict[str, Any]:

@@ -46,11 +46,9 @@ def fits_host(experiment: Experiment, backend: str, strict: bool, display: Displ
 
 
 def recheck_budget(fits: bool | None, reasons: Sequence[str]) -> None:
-    """Discard the host's budget if a run contradicts it, so that the next run measures it again.
+    """Discard the host's budget if the reasons of a run's verdict contradict it; the next run then measures it again.
 
-    Args:
-        fits: Whether the run fits the budget; None if that was not checked.
-        reasons: The reasons of the run's verdict.
+    `fits` is whether the run fits the budget, or None if that was not checked.
     """
     if fits is not None and fits == host_was_short(reasons):
         budget.contradict()
@@ -98,13 +96,8 @@ def build_and_measure(
 ) -> MeasuredNetwork:
     """Open the testbed, which the caller closes, build its network, and measure the idle links.
 
-    Args:
-        experiment: The experiment.
-        testbed: The experiment's testbed, not open yet.
-        image: The image of the workers, for the manifest; None without containers.
-        directory: The run's directory.
-        display: Shows the steps, and a warning if the experiment exceeds the host's budget.
-        strict: Refuse an experiment that exceeds the host's budget, before anything is built.
+    The manifest names the workers' `image`, None without containers. `strict` refuses an experiment that exceeds the
+    host's budget, before anything is built; otherwise the display shows a warning.
 
     Raises:
         TooMuch: The experiment exceeds the host's budget, and `strict` is set.

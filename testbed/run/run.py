@@ -19,8 +19,7 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import Fleet
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
-from testbed.run.guards.guard import Guard
-from testbed.run.guards.watchdog import Watchdog
+from testbed.run.guards import Guard, Watchdog
 from testbed.run.jobs import Jobs
 from testbed.run.measured_network import build_and_measure
 from testbed.run.run_log import RunLog
@@ -36,26 +35,23 @@ IMAGE_S = 3600.0
 BUILD_S = START_S = 600.0
 
 
-class Run:
-    """The execution of an experiment, which writes into its directory.
+class Execution:
+    """One execution of an experiment, which writes into its directory.
 
-    Raises:
-        SpecError: The scheme does not take the experiment's workers or graphs.
+    Attributes:
+        fits: Whether the experiment fits the host's budget; None until that was checked.
     """
 
     def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display) -> None:
         self.experiment = experiment
         self.directory = directory
         self.display = display
-        #: Whether the experiment fits the host's budget; None until that was checked.
         self.fits: bool | None = None
-        self._jobs = Jobs(experiment)
 
     def execute(self, strict: bool = False) -> Outcome:
         """Execute the whole run, and return its outcome. Everything that it made is removed, also after an exception.
 
-        Args:
-            strict: Refuse an experiment that exceeds the host's measured budget, instead of warning.
+        `strict` refuses an experiment that exceeds the host's measured budget, instead of warning.
 
         Raises:
             TooMuch: The experiment exceeds the budget, and `strict` is set.
@@ -64,6 +60,33 @@ class Run:
         """
         with Guard() as guard:
             return self._execute(strict, guard)
+
+    def _execute(self, strict: bool, guard: Guard) -> Outcome:
+        raise NotImplementedError
+
+    def testbed(self, run_log: RunLog, guard: Guard) -> Testbed:
+        """Return the testbed of the network, which is not open yet."""
+        experiment = self.experiment
+        return Testbed(
+            experiment.topology,
+            name=self.directory.id,
+            backend=experiment.spec.backend,
+            fit_transport=experiment.spec.transport == "fitted",
+            observer=run_log.put_in_force,
+            step=self.display.step,
+        )
+
+
+class Run(Execution):
+    """The execution of an experiment that our workers train.
+
+    Raises:
+        SpecError: The scheme does not take the experiment's workers or graphs.
+    """
+
+    def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display) -> None:
+        super().__init__(experiment, directory, display)
+        self._jobs = Jobs(experiment)
 
     def _execute(self, strict: bool, guard: Guard) -> Outcome:
         experiment, directory, display, jobs = self.experiment, self.directory, self.display, self._jobs
@@ -92,18 +115,6 @@ class Run:
             workers.wait_until_joined(watchdog)
         training = Training(experiment, testbed, watchdog, measured, run_log, workers)
         return training.execute(guard)
-
-    def testbed(self, run_log: RunLog, guard: Guard) -> Testbed:
-        """Return the testbed of the network, which is not open yet."""
-        experiment = self.experiment
-        return Testbed(
-            experiment.topology,
-            name=self.directory.id,
-            backend=experiment.spec.backend,
-            fit_transport=experiment.spec.transport == "fitted",
-            observer=run_log.put_in_force,
-            step=self.display.step,
-        )
 
     def connect(self, testbed: Testbed, guard: Guard) -> None:
         """Make the controller reachable for the workers; those on this host need nothing."""

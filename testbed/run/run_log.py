@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 from rich.markup import escape
 
 from testbed.api.models import By
-from testbed.emulation.links.history import link_record, unix_seconds
+from testbed.emulation.links.links import link_record, unix_seconds
 from testbed.link import LinkState
 from testbed.plan import Plan
 from testbed.run.conclusion.link_counters import seconds_between
@@ -46,10 +45,6 @@ class RunLog:
         self.announce: Callable[[], None] = lambda: None
         self._swaps_logged = 0
         self._membership_logged = 0
-
-    def live(self, rounds: int) -> AbstractContextManager[None]:
-        """Return a context in which the terminal shows the progress of training."""
-        return self.display.live(rounds)
 
     def put_in_force(self, at_s: float, link: str, state: LinkState) -> None:
         """Record that a link's state changed at `at_s` (monotonic seconds)."""

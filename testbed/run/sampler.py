@@ -27,10 +27,8 @@ LOOKS = 10
 class Sampler:
     """Samples a network from a thread of its own, between `start` and `stop`.
 
-    Args:
-        network: The network.
-        record: Called with each sample, a line of `traffic.jsonl`.
-        tcp: Include each worker's TCP counters, for workers that don't report them themselves.
+    `record` is called with each sample, a line of `traffic.jsonl`. With `tcp`, a sample includes each worker's TCP
+    counters, for workers that don't report them themselves.
     """
 
     def __init__(self, network: Network, record: Callable[[Mapping[str, Any]], None], tcp: bool = False) -> None:
@@ -40,7 +38,8 @@ class Sampler:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._cpu = CpuMeter()
-        self._failure: Exception | None = None
+        #: The error that ended the sampling early, or None.
+        self.failure: Exception | None = None
         self._last: CounterReading | None = None
 
     def start(self) -> None:
@@ -53,11 +52,6 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join()
 
-    @property
-    def failure(self) -> Exception | None:
-        """The error that ended the sampling early, or None."""
-        return self._failure
-
     def _run(self) -> None:
         try:
             due = time.monotonic()
@@ -69,7 +63,7 @@ class Sampler:
                     self._network.shaper.counters()
             self._sample()
         except Exception as error:
-            self._failure = error
+            self.failure = error
 
     def _sample(self) -> None:
         before = self._network.shaper.counters()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.testbed import Testbed
+from testbed.run.changes import Changes
 from testbed.run.errors import RunFailed
-from testbed.run.guards.guard import Guard
-from testbed.run.guards.watchdog import Watchdog
+from testbed.run.guards import Guard, Watchdog
 from testbed.run.live_run import RunControl
 from testbed.run.measured_network import MeasuredNetwork
 from testbed.run.run_log import RunLog
@@ -42,13 +43,13 @@ class Outcome:
     training_ended_s: float
     #: Seconds by which each row of a link's trace was applied late.
     lateness: dict[str, list[float]]
-    #: The relative errors of links' rates, by the shaper's counters.
-    rate_errors: dict[str, float]
     #: The controller's last status.
     status: dict[str, Any]
-    network_swaps: list[dict[str, Any]]
+    #: The relative errors of links' rates, by the shaper's counters.
+    rate_errors: dict[str, float] = field(default_factory=dict)
+    network_swaps: list[dict[str, Any]] = field(default_factory=list)
     #: The file's events that did not happen.
-    missed_events: list[str]
+    missed_events: list[str] = field(default_factory=list)
     added_workers: list[dict[str, Any]] = field(default_factory=list)
     #: Faults of the other hosts that a network is split over.
     host_reasons: list[str] = field(default_factory=list)
@@ -60,8 +61,89 @@ class Outcome:
     not_judged: list[str] = field(default_factory=list)
 
 
-class Training:
-    """One training on a measured network, with its checks, samples and events."""
+class MeasuredTraining:
+    """A training on a measured network, in which traces are replayed, samples taken, and `control` plays the events.
+
+    With `tcp`, samples include each worker's TCP counters.
+    """
+
+    def __init__(
+        self, testbed: Testbed, measured: MeasuredNetwork, run_log: RunLog, control: RunControl, tcp: bool = False
+    ) -> None:
+        self._testbed = testbed
+        self._manifest, self._fidelity = measured.manifest, measured.fidelity
+        self._run_log = run_log
+        self._sampler = Sampler(testbed.network, run_log.sampled, tcp)
+        self._control = control
+
+    def execute(self, guard: Guard) -> Outcome:
+        """Train to the end, and return the outcome.
+
+        Raises:
+            RunFailed: Training stopped early, or one check exceeded LOOK_S.
+            SpecError: The experiment's command can't be run.
+        """
+        try:
+            return self._execute(guard)
+        except EmulationError as error:
+            raise RunFailed(f"the emulation broke: {error}") from error
+
+    def _execute(self, guard: Guard) -> Outcome:
+        raise NotImplementedError
+
+    @contextmanager
+    def _under_way(self) -> Iterator[ExitStack]:
+        """Replay, sample and take requests inside the context. Yields a stack that is undone before these end."""
+        began = time.monotonic()
+        self._started_s = time.time()
+        self._manifest.add(training_started_s=self._started_s)
+        with ExitStack() as stack:
+            stack.callback(self._testbed.replay.stop)
+            stack.callback(self._sampler.stop)
+            self._testbed.replay.start(self._testbed.network.topology.links.values())
+            self._sampler.start()
+            stack.enter_context(self._control)
+            yield stack
+            self._ended_s = self._started_s + (time.monotonic() - began)
+
+    def _check_emulation(self) -> None:
+        replay, sampler = self._testbed.replay, self._sampler
+        if broken := self._testbed.network.shaper.failure() or replay.failure or sampler.failure:
+            raise RunFailed(f"the emulation broke: {broken}")
+
+    def _record_end(self, status: Mapping[str, Any], **more: Any) -> None:
+        """Write the manifest's entries of a training that is over; `status` is the controller's last one."""
+        network = self._testbed.network
+        self._manifest.add(
+            ended_s=self._ended_s,
+            offload=network.offload,
+            transport=network.transport.record(),
+            membership_events=status.get("membership_events", []),
+            **self._testbed.record(),
+            **more,
+        )
+
+    def _outcome(self, status: dict[str, Any], idle: Sequence[str] = ()) -> Outcome:
+        self._fidelity.keep()
+        network = self._testbed.network
+        return Outcome(
+            fidelity=self._fidelity.measured,
+            backend=network.shaper.name,
+            training_started_s=self._started_s,
+            training_ended_s=self._ended_s,
+            lateness=network.links_in_force.lateness(),
+            rate_errors=self._fidelity.rate_errors,
+            status=status,
+            network_swaps=self._control.changes.swaps,
+            missed_events=self._control.events.waiting,
+            added_workers=self._control.changes.added,
+            host_reasons=self._testbed.host_reasons(),
+            idle=list(idle),
+        )
+
+
+class Training(MeasuredTraining):
+    """A training by our workers, until their controller says that it is over."""
 
     def __init__(
         self,
@@ -72,56 +154,28 @@ class Training:
         run_log: RunLog,
         workers: Workers,
     ) -> None:
-        self._rounds = experiment.spec.own_train.rounds
-        self._testbed = testbed
-        self._watchdog = watchdog
-        self._manifest = measured.manifest
-        self._run_log = run_log
-        self._fidelity = measured.fidelity
-        self._workers = workers
-        self._sampler = Sampler(testbed.network, run_log.sampled)
         client = watchdog.controller.client
-        self._control = RunControl(experiment, testbed, run_log, self._fidelity.follow_swap, client, workers)
+        changes = Changes(experiment, testbed, client, workers, run_log.happened, measured.fidelity.follow_swap)
+        super().__init__(testbed, measured, run_log, RunControl(experiment, testbed, run_log, changes, client))
+        self._rounds = experiment.spec.own_train.rounds
+        self._watchdog = watchdog
+        self._workers = workers
         self._status: dict[str, Any] = {}
 
-    def execute(self, guard: Guard) -> Outcome:
-        """Train until the controller says that training is over, and return the outcome.
-
-        Raises:
-            RunFailed: Training stopped early, or one check exceeded LOOK_S.
-        """
-        try:
-            return self._execute(guard)
-        except EmulationError as error:
-            raise RunFailed(f"the emulation broke: {error}") from error
-
     def _execute(self, guard: Guard) -> Outcome:
-        testbed, replay = self._testbed, self._testbed.replay
-        started, began = time.time(), time.monotonic()
-        self._manifest.add(training_started_s=started)
-        with ExitStack() as stack, self._run_log.live(self._rounds):
-            stack.callback(replay.stop)
-            stack.callback(self._sampler.stop)
-            replay.start(testbed.network.topology.links.values())
-            self._sampler.start()
-            stack.enter_context(self._control)
+        with self._under_way(), self._run_log.display.live(self._rounds):
             asked = 0.0
             while self._status.get("state", "running") == "running":
                 guard.allow(LOOK_S, LOOK)
                 self._control.wait(POLL_S)
-                self._control.play(replay.elapsed_s, self._status.get("round") or 0)
+                self._control.events.play(self._testbed.replay.elapsed_s, self._status.get("round") or 0)
                 for name in self._workers.look():
                     self._run_log.happened("restart", name)
                 if time.monotonic() - asked >= STATUS_S:
                     asked = time.monotonic()
                     self._look()
-        ended = started + (time.monotonic() - began)
-        self._manifest.add(
-            ended_s=ended,
-            offload=testbed.network.offload,
-            transport=testbed.network.transport.record(),
-            membership_events=self._status.get("membership_events", []),
-            **testbed.record(),
+        self._record_end(
+            self._status,
             by_hand=self._run_log.by_hand,
             added_workers=self._control.changes.added,
             limits=self._workers.limits(),
@@ -129,27 +183,11 @@ class Training:
         if self._status["state"] == "failed":
             self._watchdog.check_host()  # a full disk or a dead engine may be why the controller failed
             raise RunFailed(f"training stopped: {self._status['failure']}{self._workers.deaths()}")
-        self._fidelity.keep()
-        return Outcome(
-            fidelity=self._fidelity.measured,
-            backend=testbed.network.shaper.name,
-            training_started_s=started,
-            training_ended_s=ended,
-            lateness=testbed.network.links_in_force.lateness(),
-            rate_errors=self._fidelity.rate_errors,
-            status=self._status,
-            network_swaps=self._control.changes.swaps,
-            missed_events=self._control.missed,
-            added_workers=self._control.changes.added,
-            host_reasons=testbed.host_reasons(),
-        )
+        return self._outcome(self._status)
 
     def _look(self) -> None:
-        network = self._testbed.network
         status = self._watchdog.status()
-        if broken := network.shaper.failure() or self._testbed.replay.failure or self._sampler.failure:
-            raise RunFailed(f"the emulation broke: {broken}")
-        if status is None:
-            return
-        self._status = status
-        self._run_log.follow(self._status, network.links_in_force.states())
+        self._check_emulation()
+        if status is not None:
+            self._status = status
+            self._run_log.follow(status, self._testbed.network.links_in_force.states())

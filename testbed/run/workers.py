@@ -16,10 +16,9 @@ from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError, expl
 from testbed.emulation.containers.fleet import ContainerDied, Fleet
 from testbed.emulation.network.namespace import held_by
 from testbed.emulation.testbed import Testbed
-from testbed.emulation.undo import UndoStack
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.guards.watchdog import Watchdog
+from testbed.run.guards import UndoStack, Watchdog
 from testbed.run.jobs import JOIN_DEADLINE_S, Jobs
 from testbed.spec.experiment import ElasticSection
 from testbed.spec.units import count

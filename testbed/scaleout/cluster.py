@@ -284,15 +284,10 @@ def examine() -> tuple[list[HostFacts], list[PairFacts]]:
 
 
 def clock_offset(read_s: Callable[[], float], now_s: Callable[[], float] = time.time) -> tuple[float, float]:
-    """Return how far another clock is ahead, and the possible error, by reading it READINGS times (Cristian 1989).
+    """Return how far another clock is ahead of `now_s`, and the possible error, both in seconds (Cristian 1989).
 
-    Args:
-        read_s: Asks the other clock, which takes some time, and returns its seconds.
-        now_s: The clock to compare with.
-
-    Returns:
-        How far the other clock is ahead, and the largest possible error, both in seconds. The other clock was read at
-        some moment between the question and the answer; the middle is wrong by half of that time at most.
+    The other clock is read READINGS times by `read_s`, which takes some time. It was read at some moment between the
+    question and the answer; the middle is wrong by half of that time at most.
     """
     samples = []
     for _ in range(READINGS):

@@ -99,18 +99,10 @@ class Ssh:
         return [*self.client(), shlex.join([*self.as_root, "bash", "-c", f"export {PATH}; {script}"])]
 
     def run(self, script: str, given: bytes = b"", timeout_s: float | None = None) -> str:
-        """Run a shell script on the host, as root.
-
-        Args:
-            script: The script's text.
-            given: The script's standard input.
-            timeout_s: The script's time limit in seconds; None for no limit.
-
-        Returns:
-            The script's standard output.
+        """Run a shell script on the host, as root, with `given` as its standard input, and return its standard output.
 
         Raises:
-            CannotRun: The host was not reached, or the script failed or took too long.
+            CannotRun: The host was not reached, or the script failed or took longer than `timeout_s`.
         """
         try:
             done = subprocess.run(self.command(script), input=given, capture_output=True, timeout=timeout_s)

@@ -28,8 +28,8 @@ from testbed.link import pair_name
 from testbed.plan import Plan
 from testbed.protocol import Confirm, ControlMessage, Held, Hello, Prepare, Probe
 from testbed.run import view
+from testbed.run.changes import event_text
 from testbed.run.errors import RunFailed
-from testbed.run.event_player import event_text
 from testbed.run.jobs import Jobs
 from testbed.run.measured_network import CONGESTION_CONTROL
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import floor, inf
 from typing import Any
 
-from testbed.emulation.links.history import link_record
+from testbed.emulation.links.links import link_record
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState
 from testbed.planning import Pair
 from testbed.run.conclusion.verdict import SIMULATED

@@ -270,13 +270,17 @@ class Link:
     state: LinkState
     #: The trace that moves it, if there is one; with background traffic, what this leaves of the link.
     trace: Trace | None = None
-    #: Whether background traffic is on it.
-    has_traffic: bool = False
+    #: The background traffic on it.
+    traffic: tuple[TrafficEntry, ...] = ()
 
     @property
     def name(self) -> str:
         """The link's name, `paris->tokyo`."""
         return link_name(self.source, self.target)
+
+    def traffic_record(self) -> list[dict[str, Any]]:
+        """Return its background traffic as plain values: seconds, bytes, and a rate's `bps` or `share` of the link."""
+        return [entry.model_dump(mode="json", exclude_none=True, exclude={"link"}) for entry in self.traffic]
 
     def at(self, time_s: float) -> LinkState:
         """Return the state in force `time_s` seconds after the replay began."""
@@ -453,4 +457,4 @@ def _loaded(
             error.field = f"traffic.{number}.{entry.kind}"
             raise
         traffic.append((kind, random.Random(f"{seed} {link.name} {number}")))
-    return replace(link, trace=left_by(traffic, capacity_bps, link.trace, most_rows), has_traffic=True)
+    return replace(link, trace=left_by(traffic, capacity_bps, link.trace, most_rows), traffic=tuple(entries.values()))

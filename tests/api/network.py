@@ -12,8 +12,7 @@ from typing import Any, cast
 from testbed.api.requests import Request, Stop
 from testbed.api.server import ApiServer
 from testbed.emulation.daemon.subject import NetworkSubject
-from testbed.emulation.links.history import History
-from testbed.emulation.links.links import Links
+from testbed.emulation.links.links import History, Links
 from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.network import Network

@@ -86,6 +86,20 @@ def test_what_there_is(site: Site) -> None:
         assert site.ask("GET", path)[:2] == (200, nothing)
 
 
+def test_a_link_has_its_queue_s_discipline_and_the_traffic_that_is_declared(tmp_path: Path) -> None:
+    red = {"limit": "1bdp", "discipline": "red", "min": "20%"}
+    links = [{**TOPOLOGY["links"][0], "queue": red}, *TOPOLOGY["links"][1:]]
+    traffic = [{"link": LINK, "on_off": {"rate": "30%", "busy": "1s", "idle": "2s"}}]
+    topology = Topology.from_value({**TOPOLOGY, "links": links, "traffic": traffic}, tmp_path / "three.yaml")
+    with answering(topology, tmp_path / "api.sock") as (subject, server):
+        found = Site(tmp_path, subject, server).ask("GET", "/links")[1]
+    assert found[LINK]["discipline"] == {"name": "red", "least": 0.2, "most": 0.3, "probability": 0.02}
+    assert found[LINK]["declared_traffic"] == [{"on_off": {"rate": {"bps": 0, "share": 0.3}, "busy": 1, "idle": 2}}]
+    others = [link for name, link in found.items() if name not in (LINK, "tokyo->paris")]
+    assert others and all(link["discipline"] == {"name": "droptail"} for link in others)
+    assert found["tokyo->paris"]["declared_traffic"] == []
+
+
 def test_a_change_leaves_what_it_does_not_name_and_null_takes_one_back(site: Site) -> None:
     before = site.link()
     assert site.patch({"rate": "5mbit", "delay": "7ms"})[0] == 200

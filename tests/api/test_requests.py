@@ -46,8 +46,8 @@ EXECUTORS = {
     Stop: {"run/changes.py", "emulation/daemon/subject.py", "controller/service.py"},
 }
 
-#: What makes requests: commands, the experiment's events, and a launch.
-ASKERS = ("cli/", "run/event_player.py", "launch/recorder.py")
+#: What makes requests alone: commands, and a launch.
+ASKERS = ("cli/", "run/programs/standing.py")
 
 EACH: list[tuple[Request, dict[str, Any]]] = [
     (

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.emulation import label
 from testbed.emulation.containers.image import hash_of
-from testbed.emulation.daemon.discovery import client
+from testbed.emulation.daemon import client
 from testbed.report.record import RunRecord
 from testbed.run.directory import past_runs
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, up, write

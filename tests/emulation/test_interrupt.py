@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from testbed.emulation.interrupt import NUMBERS, Interrupted, interruptible
-from testbed.emulation.undo import UndoStack
+from testbed.run.guards import UndoStack
 
 pytestmark = pytest.mark.pure
 

@@ -14,10 +14,9 @@ import pytest
 
 from testbed.emulation import label
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.links.live import LiveLinks
 from testbed.emulation.network.holders import Namespaces, idle_requests
 from testbed.emulation.process import ProcessIdentity
-from testbed.emulation.testbed import Testbed
+from testbed.emulation.testbed import LiveLinks, Testbed
 from testbed.link import LinkState
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testbed.emulation.daemon.discovery import client
+from testbed.emulation.daemon import client
 from testbed.report.record import RunRecord
 from testbed.telemetry.store import read_records
 from tests.cli.standing import testbed, write

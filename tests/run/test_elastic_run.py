@@ -12,7 +12,7 @@ import pytest
 from testbed.api.client import RequestRefused, UnixConnection
 from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.emulation import label
-from testbed.emulation.daemon.discovery import client
+from testbed.emulation.daemon import client
 from tests.cli.standing import testbed
 from tests.run.running import NOTHING, TRAINS, Running
 from tests.waiting import until

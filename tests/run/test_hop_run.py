@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testbed.emulation.daemon.discovery import client
+from testbed.emulation.daemon import client
 from tests.run.running import FORKED, NOTHING, TRAINS, Running
 from tests.waiting import until
 

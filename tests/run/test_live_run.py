@@ -41,7 +41,7 @@ def run(folder: Path, display: Display) -> Iterator[Path]:
     """A run that serves its API, without a network. Yields its folder."""
     folder.mkdir()
     run_log = MagicMock(display=display)
-    with RunControl(MagicMock(), MagicMock(folder=folder), run_log, MagicMock()):
+    with RunControl(MagicMock(), MagicMock(folder=folder), run_log, MagicMock(), None):
         yield folder
 
 

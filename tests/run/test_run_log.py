@@ -14,7 +14,7 @@ from rich.console import Console
 
 from testbed.api.models import EventResource
 from testbed.api.stream import State, update_between
-from testbed.link import LinkState
+from testbed.link import CoDel, LinkState, Queue
 from testbed.run.directory import RunDirectory
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display, Snapshot
@@ -69,6 +69,13 @@ def test_a_drop_in_a_trace_is_an_event_on_the_page_and_a_line_in_the_terminal(tm
     assert printed.getvalue().count("drop a->b") == 1
     assert not (run_log.directory.path / "events.jsonl").exists(), "no event of the experiment's own"
     assert run_log.by_hand == []
+
+
+def test_a_link_s_state_is_recorded_with_its_queue_s_discipline(tmp_path: Path) -> None:
+    run_log = RunLog(RunDirectory("run_log", tmp_path), Shown())
+    run_log.put_in_force(time.monotonic(), "a->b", LinkState(30e6, 0.01))
+    run_log.put_in_force(time.monotonic(), "a->b", LinkState(30e6, 0.01, queue=Queue(discipline=CoDel())))
+    assert [line["discipline"] for line in run_log.directory.read("links.jsonl")] == ["droptail", "codel"]
 
 
 def test_a_change_is_recorded_with_all_that_is_in_force_over_the_file(tmp_path: Path) -> None:

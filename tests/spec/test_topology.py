@@ -342,13 +342,13 @@ def test_traffic_without_a_link_is_on_each_and_drawn_for_each() -> None:
     assert len({link.trace and link.trace.rows for link in links.values()}) == len(links)
     assert {row.rate_bps for row in links["paris->tokyo"].trace.rows} == {50e6, 40e6}  # type: ignore[union-attr]
     assert {row.rate_bps for row in links["paris->dallas"].trace.rows} == {80e6, 64e6}  # type: ignore[union-attr]
-    assert all(link.has_traffic for link in links.values())
+    assert all(link.traffic for link in links.values())
     assert links["paris->tokyo"].state == load(TOPOLOGY).links["paris->tokyo"].state
 
 
 def test_traffic_on_a_link_leaves_the_others_alone() -> None:
     topology, without = load(with_traffic({"link": "paris-tokyo", "poisson": POISSON})), load(TOPOLOGY)
-    assert [name for name, link in topology.links.items() if link.has_traffic] == ["paris->tokyo"]
+    assert [name for name, link in topology.links.items() if link.traffic] == ["paris->tokyo"]
     assert {**topology.links, "paris->tokyo": None} == {**without.links, "paris->tokyo": None}
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from testbed.api.client import RequestFailed, RequestRefused
-from testbed.emulation.daemon.discovery import client
+from testbed.emulation.daemon import client
 from tests.chaos.faults import Fault, Kill, Moment, Partition, Pause
 from tests.chaos.targets import TargetMissing, Targets
 

@@ -32,7 +32,7 @@ from requests import PreparedRequest, Response
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
-from testbed.emulation.errors import EmulationError, ending_of
+from testbed.emulation.errors import EmulationError, run_program
 from testbed.emulation.label import STATE_ROOT
 from testbed.emulation.process import PROC, ProcessIdentity, how_it_ended, is_ending, last_lines
 from testbed.resources import SETUP
@@ -415,21 +415,15 @@ def _failed(what: str, log: Path) -> str:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Run `python -m testbed.emulation.containers.engine [stop]`: ensure an engine, or stop the one started here."""
-    try:
-        if sys.argv[1:] == ["stop"]:
-            print("stopped" if stop_engine() else "no engine that was started here is running")
-        else:
-            version = ensure_engine().version()["Version"]
-            owner = "started here" if own_engine() else "already running"
-            print(f"Docker {version} at {address()} ({owner})")
-    except Exception as error:
-        code, text = ending_of(error)
-        print(text, file=sys.stderr)
-        return code
-    return 0
+    if sys.argv[1:] == ["stop"]:
+        print("stopped" if stop_engine() else "no engine that was started here is running")
+    else:
+        version = ensure_engine().version()["Version"]
+        owner = "started here" if own_engine() else "already running"
+        print(f"Docker {version} at {address()} ({owner})")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

@@ -8,14 +8,13 @@ everything else it takes (see `limits`). All images are treated alike.
 
 from __future__ import annotations
 
-import json
 import signal
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +23,7 @@ import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
+from pydantic import TypeAdapter
 
 from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.containers import engine
@@ -164,15 +164,12 @@ class ProgramContainers:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the options of containers in a text that `to_json` made."""
-        value = json.loads(text)
-        files = Path(value["files"]) if value["files"] is not None else None
-        return cls(files, value["image"], ScratchSpace(**value["scratch"]), value.get("renew", False))
+        return TypeAdapter(cls).validate_json(text)
 
     def to_json(self) -> str:
         """Return these options of containers as JSON, to pass them to another process."""
-        files = str(self.files.resolve()) if self.files is not None else None
-        scratch = {**asdict(self.scratch), "volumes": list(self.scratch.volumes)}
-        return json.dumps({"files": files, "image": self.image, "scratch": scratch, "renew": self.renew})
+        absolute = replace(self, files=self.files and self.files.resolve())
+        return TypeAdapter(type(self)).dump_json(absolute).decode()
 
     def check(self) -> None:
         """Raise SpecError if the containers' user may not read the files."""
@@ -192,13 +189,14 @@ class Fleet:
     ) -> None:
         self.image = image
         self._scratch = scratch or ScratchSpace()
-        self._client = client
+        self.client = client
+        #: The limits of each container; None before the first start.
+        self.limits: ContainerLimits | None = None
         self._network = network
         self._control = control
         self._containers: dict[str, Container] = {}
         self._threads = f"start {network} "
         self._removing = threading.Event()  # once set, the starts submitted so far do not begin any more
-        self._limits: ContainerLimits | None = None
         self._programs: dict[str, ProcessIdentity] = {}
 
     @classmethod
@@ -217,14 +215,9 @@ class Fleet:
         volumes = client.images.get(image).attrs["Config"].get("Volumes") or ()
         return cls(client, network, image, control, replace(programs.scratch, volumes=tuple(volumes)))
 
-    @property
-    def client(self) -> docker.DockerClient:
-        """The client of the engine that runs the containers."""
-        return self._client
-
     def image_record(self) -> dict[str, Any]:
         """Return the containers' image for a manifest: its build time, and its Debian and Python packages' versions."""
-        return manifest_entry(record(self._client, self.image))
+        return manifest_entry(record(self.client, self.image))
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, ProcessIdentity]:
         """Start all; return each worker's first process, proven to be in its container.
@@ -238,7 +231,7 @@ class Fleet:
         requests = list(requests)
         if any(request.command is None for request in requests):
             idle_program()  # once, before several threads ask for it
-        limits = self._limits = self._limits or ContainerLimits.of([r.worker for r in requests], self._client.info())
+        limits = self.limits = self.limits or ContainerLimits.of([r.worker for r in requests], self.client.info())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
             return dict(pool.map(partial(self._start, self._removing, limits), requests))
 
@@ -250,7 +243,7 @@ class Fleet:
         worker = request.worker
         control = self._control / worker.name
         control.mkdir(exist_ok=True)
-        container = self._client.containers.create(
+        container = self.client.containers.create(
             self.image,
             name=container_name(self._network, worker.name),
             hostname=worker.name,
@@ -298,11 +291,6 @@ class Fleet:
         """Send a signal to a worker's program: SIGKILL, or SIGUSR1, at which our worker logs its threads' stacks."""
         self._containers[worker].kill(sent.name)
 
-    @property
-    def limits(self) -> ContainerLimits | None:
-        """The limits of each container; None before the first start."""
-        return self._limits
-
     def death(self, worker: str) -> str:
         """Return how a worker's program ended, as the end of a sentence: its exit code, and the end of its log."""
         container = self._containers[worker]
@@ -339,7 +327,7 @@ class Fleet:
     def running(self) -> dict[str, bool]:
         """Return whether each worker's container is running."""
         # Sparse: one request, without another for each container, which may be gone by then.
-        found = self._client.containers.list(filters={"label": f"{LABEL}={self._network}"}, sparse=True)
+        found = self.client.containers.list(filters={"label": f"{LABEL}={self._network}"}, sparse=True)
         alive = {container.id for container in found}
         return {name: container.id in alive for name, container in self._containers.items()}
 
@@ -362,16 +350,13 @@ class Fleet:
             if thread.name.startswith(self._threads) and thread.is_alive():
                 thread.join()
         try:
-            remove_containers(self._client, self._network)
+            remove_containers(self.client, self._network)
         except engine.ENGINE_ERRORS as error:
-            self._kill_programs()
+            for program in self._programs.values():
+                program.send(signal.SIGKILL)
             raise engine.EngineError(
                 f"the containers of {self._network} were killed, but the engine did not remove them: {error}"
             ) from error
-
-    def _kill_programs(self) -> None:
-        for program in self._programs.values():
-            program.send(signal.SIGKILL)
 
 
 def idle_program() -> Path:

@@ -40,7 +40,7 @@ from docker.errors import APIError, BuildError, ContainerError, ImageNotFound
 from testbed import resources
 from testbed.emulation.containers import documentation, engine, requirements
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
-from testbed.emulation.errors import EmulationError, ending_of
+from testbed.emulation.errors import EmulationError, run_program
 from testbed.emulation.label import LABEL
 from testbed.emulation.process import how_it_ended
 from testbed.resources import PACKAGE, SETUP
@@ -409,20 +409,10 @@ def build_image(
     labels: Mapping[str, str] = MappingProxyType({}),
     dockerfile: str | None = None,
 ) -> str:
-    """Build `containers/KIND.Dockerfile` (or `dockerfile`'s) without a network, from these entries alone.
+    """Build an image without a network, from these entries alone: files of its context by name, or None for a folder.
 
-    Args:
-        client: The engine's client.
-        kind: The kind of image.
-        recipe: The hash of its recipe.
-        below: The images that it builds on.
-        entries: The files of the build's context by name; None is an empty folder.
-        arguments: The build arguments.
-        labels: Further labels.
-        dockerfile: The kind whose Dockerfile to use, if it is another one.
-
-    Returns:
-        The image's tag, a hash of the recipe, the images below and the entries' content.
+    The Dockerfile is `containers/KIND.Dockerfile`, or that of the kind `dockerfile`. `below` are the images that it
+    builds on. The returned tag is a hash of the recipe, the images below and the entries' content.
 
     Raises:
         ImageError: The build failed; the text has the end of its output.
@@ -557,16 +547,10 @@ def timed_progress(progress: Progress, what: str) -> Iterator[None]:
     progress(f"built {what} in {time.monotonic() - started:.1f} s")
 
 
-def main() -> int:
+def main() -> None:
     """Run `python -m testbed.emulation.containers.image`: ensure that the worker image exists, and print its tag."""
-    try:
-        print(ensure_worker_image(engine.connect()))
-    except Exception as error:
-        code, text = ending_of(error)
-        print(text, file=sys.stderr)
-        return code
-    return 0
+    print(ensure_worker_image(engine.connect()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

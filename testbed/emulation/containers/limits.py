@@ -164,10 +164,9 @@ def ended_for_memory(pid: int) -> int:
 
 
 def oom_kills(text: str) -> int:
-    """Return how many processes the kernel killed for a memory limit, by a control group's file; 0 if it has no count.
+    """Return how many processes the kernel killed for a memory limit; 0 if the text has no count.
 
-    Args:
-        text: The text of `memory.events` or `memory.oom_control` (Linux 4.13 or later).
+    The text is a control group's `memory.events` or `memory.oom_control` (Linux 4.13 or later).
     """
     counts = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
     return int(counts.get("oom_kill", 0))

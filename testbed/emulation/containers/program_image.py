@@ -70,12 +70,8 @@ def program_image(
 ) -> str:
     """Return the image for programs: the default one, one that the engine has, or one built from a file of the user's.
 
-    Args:
-        client: The engine's client.
-        wanted: A requirements file (`*.txt`), a Dockerfile or its folder, or a name that the engine knows; None for the
-            default image, which is built if the engine does not have it.
-        progress: Called with lines about builds.
-        renew: Whether to build the image of a file again.
+    `wanted` is a requirements file (`*.txt`), a Dockerfile or its folder, or a name that the engine knows; None means
+    the default image, which is built if the engine does not have it. `renew` builds the image of a file again.
 
     Raises:
         SpecError: There is no such image or file, or the requirements contradict each other.
@@ -193,8 +189,9 @@ def _downloaded(wanted: RequirementsFile, python: str, directory: Path, held: Ma
             "beside the worker's own packages: see its output above, and its settings (`pip config list`).",
         )
     except ImageError as error:
-        kept = kept_versions(str(error), {**held, **usual})
-        if (reason := asked_wrongly(str(error))) is not None:
+        said = _pip_output(error)
+        kept = kept_versions(said, {**held, **usual})
+        if (reason := asked_wrongly(said)) is not None:
             remedy = "requirements that pip can meet together, beside the worker's own packages"
             raise SpecError(wanted.path, [Fault("image", f"{reason}{kept}", remedy)]) from None
         raise ImageError(f"{error}{kept}") from None
@@ -225,23 +222,22 @@ def _wheel_of(source: Path, folder: Path, named: Path | None = None) -> Path:
     return next(place.glob("*.whl"))
 
 
-def asked_wrongly(output: str) -> str | None:
-    """Return pip's reason if a file asks for what can't be installed anywhere; None for any other failure.
+def _pip_output(error: ImageError) -> str:
+    """Return pip's output in an error of `image.command`, which indents it."""
+    return "\n".join(line[4:] for line in str(error).splitlines() if line.startswith("    "))
 
-    Args:
-        output: The text of the ImageError, in which pip's output is indented.
-    """
-    quoted = "\n".join(line[4:] for line in output.splitlines() if line.startswith("    "))
-    found = image.PIP_CONFLICT.search(quoted) or ASKED_WRONGLY.search(quoted)
+
+def asked_wrongly(output: str) -> str | None:
+    """Return pip's reason in its output if a file asks for what can't be installed anywhere; None otherwise."""
+    found = image.PIP_CONFLICT.search(output) or ASKED_WRONGLY.search(output)
     return None if found is None else found[0].strip().removeprefix("ERROR: ")
 
 
 def kept_versions(output: str, held: Mapping[str, str]) -> str:
     """Return a line on the packages `held` by the image that are in the conflict in pip's output; empty without one."""
-    quoted = "\n".join(line[4:] for line in output.splitlines() if line.startswith("    "))
-    if not image.PIP_CONFLICT.search(quoted):
+    if not image.PIP_CONFLICT.search(output):
         return ""
-    names = {canonical(name) for name in re.findall(r"(?<![\w.-])([\w.-]*\w)(?=[<>=!~ ])", quoted)}
+    names = {canonical(name) for name in re.findall(r"(?<![\w.-])([\w.-]*\w)(?=[<>=!~ ])", output)}
     there = [f"{name} {version}" for name, version in sorted(held.items()) if name in names]
     return f"\nThe image already has {', '.join(there)} and keeps it: do not ask for another version." if there else ""
 

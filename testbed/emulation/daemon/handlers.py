@@ -29,11 +29,9 @@ VALUES = {"rate", "delay", "jitter", "loss"}
 
 
 def changes_of(patches: Mapping[str, LinkPatch], requested: Mapping[str, RequestedState]) -> list[LinkChange]:
-    """Return the value changes that patches ask for, after checking all patches.
+    """Return the value changes that patches ask for, by directed link, after checking all patches.
 
-    Args:
-        patches: The patch of each directed link.
-        requested: The state that was requested of each link before.
+    `requested` has the state that was requested of each link before.
 
     Raises:
         ApiProblem: A link is not there, or its tag is outdated.
@@ -67,13 +65,9 @@ class EventCallback(Protocol):
 def change_links(
     network: Network, changes: Iterable[LinkChange], pairs: Iterable[tuple[str, str, bool]], on_event: EventCallback
 ) -> None:
-    """Change the values of links, which override their traces, and take physical pairs down or up.
+    """Change the values of links, which override their traces, and take physical pairs of two sites down or up.
 
-    Args:
-        network: The network in force.
-        changes: The values that change, by directed link.
-        pairs: The two sites of each physical pair, and whether the pair is to be up.
-        on_event: Called after each change.
+    `on_event` is called after each change.
     """
     for change in changes:
         changed = network.links_in_force.change(change).values()

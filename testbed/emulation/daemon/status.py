@@ -27,6 +27,9 @@ from testbed.spec.topology import Topology
 #: weeks.
 LAST_TICKS = 600
 
+#: The counters of a link that are reported.
+COUNTED = ("packets", "bytes", "dropped_queue", "dropped_loss", "backlog_bytes")
+
 #: The number of hexadecimal digits of a link's tag, a hash of its requested state.
 TAG_DIGITS = 16
 
@@ -83,9 +86,7 @@ def status(testbed: Testbed, kind: str) -> NetworkStatus:
 def metrics(network: NetworkStatus, run: Mapping[str, Any] | None = None) -> bytes:
     """Return a network's status, and that of a run's controller, in the text format of Prometheus.
 
-    Args:
-        network: The network's status.
-        run: The status of the run's controller, empty before it has one; None without a run.
+    The controller's is empty before the run has one, and None without a run.
     """
     from testbed.telemetry.prometheus import metrics  # loaded at the first request
 
@@ -103,6 +104,7 @@ def state_values(state: LinkState) -> dict[str, Any]:
         "reorder": state.reorder,
         "up": state.up,
         "queue_bytes": state.queue_bytes,
+        "discipline": state.queue.discipline_record(),
     }
 
 
@@ -120,6 +122,7 @@ def _link(name: str, state: LinkState, requested: RequestedState) -> dict[str, A
         **state_values(state),
         "replayed": requested.link.trace is not None,
         "declared": _declared(requested),
+        "declared_traffic": requested.link.traffic_record(),
         "changed": _changed(requested),
         "tag": tag_of(requested),
     }
@@ -166,13 +169,7 @@ def _host(kind: str, site: str, address: str, node: NamespaceNode) -> dict[str, 
 
 
 def _counts(counters: LinkCounters) -> dict[str, int]:
-    return {
-        "packets": counters.packets,
-        "bytes": counters.bytes,
-        "dropped_queue": counters.dropped_queue,
-        "dropped_loss": counters.dropped_loss,
-        "backlog_bytes": counters.backlog_bytes,
-    }
+    return {name: getattr(counters, name) for name in COUNTED}
 
 
 def _p99_ms(lateness: Mapping[str, Iterable[float]]) -> float | None:

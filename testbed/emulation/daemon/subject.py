@@ -31,8 +31,7 @@ from testbed.api.requests import (
 from testbed.api.server import ApiServer
 from testbed.api.stream import State
 from testbed.api.subject import Subject
-from testbed.emulation.daemon import status
-from testbed.emulation.daemon.discovery import SOCKET
+from testbed.emulation.daemon import SOCKET, status
 from testbed.emulation.daemon.handlers import (
     as_api_problem,
     change_links,
@@ -42,7 +41,7 @@ from testbed.emulation.daemon.handlers import (
     pairs_of,
     pause_replay,
 )
-from testbed.emulation.links.history import History
+from testbed.emulation.links.links import History
 from testbed.emulation.testbed import Backend, Step, SwapResult, Testbed, Workers
 from testbed.spec.topology import Topology
 
@@ -53,15 +52,9 @@ EVENTS = 1000
 
 
 class NetworkSubject(Subject):
-    """Carries out the API's requests on a network that is up.
+    """Carries out the API's requests on a network that is up, in `executor`. `tell` is called when something happened.
 
-    Attributes:
-        tell: Called when something has happened.
-
-    Args:
-        testbed: The network.
-        history: The observer of the testbed, which knows the states that links came to have.
-        executor: Runs the requests.
+    `history` is the testbed's observer, which knows the states that links came to have.
     """
 
     def __init__(self, testbed: Testbed, history: History, executor: Executor) -> None:
@@ -156,15 +149,7 @@ def _record(swapped: SwapResult) -> dict[str, Any]:
 def serve_network(
     topology: Topology | Path, *, name: str, backend: Backend, workers: Workers, step: Step, port: int | None = None
 ) -> Iterator[tuple[Testbed, ApiServer]]:
-    """Keep a testbed up inside the context, and serve the API over it.
-
-    Args:
-        topology: The topology, or the path of its file.
-        name: The network's name.
-        backend: The shaping backend.
-        workers: What the workers are.
-        step: Opens a context for each step, given its title.
-        port: Serve the API on this TCP port of 127.0.0.1 as well.
+    """Keep a testbed up inside the context, and serve the API over it, also on the TCP `port` of 127.0.0.1 if given.
 
     Raises:
         EmulationError, FileExistsError, SpecError: As a Testbed does.

@@ -106,23 +106,19 @@ class Need:
             fits = scale * usable / self.bits_per_second
             shortages.append(
                 f"its links carry up to {self.bits_per_second / 1e6:.0f} Mbit/s together, this host can carry "
-                f"{usable / 1e6:.0f} Mbit/s; a scale of {_two_digits_down(fits):g} would fit (now {scale:g})"
+                f"{usable / 1e6:.0f} Mbit/s; a scale of {_two_digits(fits, ROUND_DOWN):g} would fit (now {scale:g})"
             )
         if self.cores > budget.cores:
             shortages.append(
                 f"its workers need {self.cores:.1f} cores, this host has {budget.cores}; declare a step time "
-                f"{_two_digits_up(self.cores / budget.cores):g} times as long, or fewer workers"
+                f"{_two_digits(self.cores / budget.cores, ROUND_UP):g} times as long, or fewer workers"
             )
         return "; and ".join(shortages) or None
 
 
-def _two_digits_down(value: float) -> float:
-    """Round down to two significant digits, so that the suggested value fits."""
-    return float(Decimal(value).normalize(Context(prec=2, rounding=ROUND_DOWN)))
-
-
-def _two_digits_up(value: float) -> float:
-    return float(Decimal(value).normalize(Context(prec=2, rounding=ROUND_UP)))
+def _two_digits(value: float, rounding: str) -> float:
+    """Round to two significant digits, in the direction in which the suggested value fits."""
+    return float(Decimal(value).normalize(Context(prec=2, rounding=rounding)))
 
 
 def need(experiment: Experiment, budget: Budget) -> Need:

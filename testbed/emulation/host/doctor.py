@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from testbed import compiler
 from testbed.emulation import find_mininet
@@ -90,6 +90,14 @@ class Probes:
     def backends(self) -> dict[str, str | None]:
         """Each shaping backend, and why it does not work here (None if it works)."""
         return available_backends()
+
+    @cached_property
+    def engine_info(self) -> Mapping[str, Any] | None:
+        """The Docker engine's information about itself; None if no engine answers."""
+        try:
+            return dict(engine.connect().info())
+        except engine.ENGINE_ERRORS:
+            return None
 
     @cached_property
     def switches(self) -> dict[SwitchName, str | None]:
@@ -215,26 +223,22 @@ def _engine(_: Probes) -> Finding:
     return Finding("Docker engine", found)
 
 
-def _limits(_: Probes) -> Finding:
+def _limits(probes: Probes) -> Finding:
     """Check that the Docker engine can limit the containers' memory, processes and logs.
 
     No finding blocks: a run's manifest lists the missing limits, and a limit that a topology declares is refused.
     """
-    try:
-        missing = missing_limits(engine.connect().info())
-    except engine.ENGINE_ERRORS:
+    if probes.engine_info is None:
         return Finding("container limits", "unknown without a Docker engine")
-    if not missing:
+    if not (missing := missing_limits(probes.engine_info)):
         return Finding("container limits", "memory, swap, processes and logs are limited")
     return Finding("container limits", f"no limit on {', '.join(missing)}", "; ".join(missing.values()))
 
 
-def _gpus(_: Probes) -> Finding:
-    try:
-        runtimes = engine.connect().info().get("Runtimes", {})
-    except engine.ENGINE_ERRORS:
+def _gpus(probes: Probes) -> Finding:
+    if probes.engine_info is None:
         return Finding("GPUs", "unknown without a Docker engine")
-    if "nvidia" in runtimes:
+    if "nvidia" in probes.engine_info.get("Runtimes", {}):
         return Finding("GPUs", "the Docker engine offers GPUs to containers")
     return Finding("GPUs", "the Docker engine offers no GPUs; workers compute on CPUs")
 

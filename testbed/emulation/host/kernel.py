@@ -21,12 +21,8 @@ class KernelPackage:
 def package_of_modules(release: str, distribution: str) -> KernelPackage | None:
     """Return the package with modules that a kernel lacks; None if the kernel is not the distribution's own.
 
-    Ubuntu keeps rare modules in a separate package. Debian builds its `cloud` kernels without them, so the other kernel
-    has to be booted.
-
-    Args:
-        release: The kernel's release as in `uname -r`.
-        distribution: The ID in os-release(5).
+    The release is that of `uname -r`, the distribution the ID in os-release(5). Ubuntu keeps rare modules in a separate
+    package. Debian builds its `cloud` kernels without them, so the other kernel has to be booted.
     """
     if distribution == "ubuntu" and re.fullmatch(r"\d+\.\d+\.\d+-\d+-[a-z][a-z0-9-]*", release):
         return KernelPackage(f"linux-modules-extra-{release}")

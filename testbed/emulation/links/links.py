@@ -1,4 +1,4 @@
-"""The present and future state of each link, computed from four sources, and its way into the shaper.
+"""The present and future state of each link, computed from four sources, its way into the shaper, and its history.
 
 configured state  <-  trace row  <-  change asked for  <-  down
 
@@ -22,6 +22,7 @@ from testbed.trace.trace import Row
 
 if TYPE_CHECKING:
     from testbed.emulation.shaping.base import Shaper
+from typing import Any
 
 #: Called for each state that is put in force: (seconds on the monotonic clock, link, state).
 Observer = Callable[[float, str, LinkState], None]
@@ -274,3 +275,57 @@ class Links:
         self._in_force.update(changed)
         for name, state in changed.items():
             self._observer(now, name, state)
+
+
+#: The states in a history: half a minute of traces of 100 ms on the 26 links of netstorm9; clients poll each second.
+RECENT = 8192
+
+
+def link_record(at_s: float, link: str, state: LinkState) -> dict[str, Any]:
+    """Return a line of `links.jsonl`: the state that a link has since `at_s`, in Unix seconds."""
+    return {
+        "at_s": at_s,
+        "link": link,
+        "rate_bps": state.rate_bps,
+        "delay_s": state.delay_s,
+        "jitter_s": state.jitter_s,
+        "loss": state.loss,
+        "up": state.up,
+        "discipline": state.queue.discipline_name,
+    }
+
+
+def unix_seconds(clock_s: float) -> float:
+    """Convert a moment of this machine's monotonic clock to Unix seconds, which other machines share."""
+    return clock_s - time.monotonic() + time.time()
+
+
+class History:
+    """Remembers the states that a testbed's observer receives, and calls `tell` for each. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: deque[tuple[float, str, LinkState]] = deque(maxlen=RECENT)
+        self._latest: dict[str, tuple[float, str, LinkState]] = {}
+        self._count = 0
+        self.tell: Callable[[], None] = lambda: None
+
+    def note(self, at_s: float, link: str, state: LinkState) -> None:
+        """Record that a link has this state since `at_s` on the monotonic clock."""
+        with self._lock:
+            self._latest[link] = (unix_seconds(at_s), link, state)
+            self._recent.append(self._latest[link])
+            self._count += 1
+        self.tell()
+
+    def since(self, count: int | None) -> tuple[list[dict[str, Any]], int]:
+        """Return the states after the first `count` as records, and the count to ask with next.
+
+        States that are no longer remembered are missing. With `count` None, the last state of each link is returned.
+        """
+        with self._lock:
+            if count is None:
+                found = list(self._latest.values())
+            else:
+                found = [self._recent[-place] for place in range(min(self._count - count, len(self._recent)), 0, -1)]
+            return [link_record(*each) for each in found], self._count

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -19,7 +19,6 @@ from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.network import Network
 from testbed.emulation.shaping.base import passes
 from testbed.link import MTU_FRAME_BYTES, LinkState, link_ends, link_name
-from testbed.spec.units import count
 
 PINGS = 8
 PING_INTERVAL_S = 0.1
@@ -85,23 +84,18 @@ class LinkFidelity:
     rate_resolution: float = 0.0
 
 
-def measure_links(
-    network: Network, progress: Callable[[str], None], names: Iterable[str] | None = None
-) -> dict[str, LinkFidelity]:
+def measure_links(network: Network, names: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
     """Measure every link that is up, or those of them that are named.
 
     It takes about two seconds per 200 Mbit/s of links, and up to four if there are links below 5 Mbit/s.
     """
     in_force = {name: state for name, state in network.links_in_force.states().items() if state.up}
     chosen = [name for name in in_force if names is None or name in set(names)]
-    progress(f"round trips of {count(len(chosen), 'link')}")
     round_trips = round_trip_errors(network, chosen, in_force)
     found = {name: LinkFidelity(None, round_trips.get(name)) for name in chosen}
     states = {name: in_force[name] for name in chosen if _lets_through(in_force[name])}
-    begun, idle_at = 0, 0.0
+    idle_at = 0.0
     for batch in _batches(states):
-        progress(f"rates of {begun + 1} to {begun + len(batch)} of {len(states)} links")
-        begun += len(batch)
         for name, rate in _flood(network, batch).items():
             found[name] = LinkFidelity(rate.error, round_trips.get(name), rate.resolution)
             idle_at = max(idle_at, rate.idle_at)
@@ -211,8 +205,8 @@ class FloodLook:
     at: float
     took_s: float
     bytes_arrived: int
-    packets_sent: int
-    dry_s: float
+    packets_sent: int = 0
+    dry_s: float = 0.0
 
 
 class _Flood:
@@ -228,7 +222,7 @@ class _Flood:
         source, target = link_ends(link)
         address = (_far_end(network, link), FLOOD_PORT)
         self._from, self._to = network.router(source), network.router(target)
-        self._sink = inside(self._to.netns, _udp_socket)
+        self._sink = inside(self._to.netns, udp_socket)
         self._socket = flood_socket(self._from.netns)
         self._sink.bind(address)
         self._socket.connect(address)
@@ -292,14 +286,16 @@ class _Flood:
         return _Rate(error, resolution, idle_at)
 
 
-def rate_error(state: LinkState, before: FloodLook, after: FloodLook) -> tuple[float | None, float]:
+def rate_error(
+    state: LinkState, before: FloodLook, after: FloodLook, frame_bytes: int = MTU_FRAME_BYTES
+) -> tuple[float | None, float]:
     """Return the relative rate error of a flooded link between two looks (None if it ran dry), and the resolution."""
     seconds = after.at - before.at
     expected = state.rate_bps / 8 * seconds
     error = (after.bytes_arrived - before.bytes_arrived) / expected - 1
     dry = (after.dry_s - before.dry_s) / seconds
     unsure_s = state.jitter_s + (before.took_s + after.took_s) / 2
-    return (error if dry <= DRY_AT_MOST else None), MTU_FRAME_BYTES / expected + unsure_s / seconds + dry
+    return (error if dry <= DRY_AT_MOST else None), frame_bytes / expected + unsure_s / seconds + dry
 
 
 def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, _Rate]:
@@ -340,11 +336,12 @@ def flood_socket(netns: Path) -> socket.socket:
 
     Packets in flight over the link count as in the sender's buffer, which must therefore hold rate × delay.
     """
-    opened = inside(netns, _udp_socket)
+    opened = inside(netns, udp_socket)
     opened.setblocking(False)
     opened.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, FLOOD_BUFFER_BYTES)
     return opened
 
 
-def _udp_socket() -> socket.socket:
+def udp_socket() -> socket.socket:
+    """Open a UDP socket over IPv4."""
     return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -92,14 +92,10 @@ class Names:
         return ["unshare", "--mount", "--propagation", "slave", "sh", "-ec", "; ".join([*binds, 'exec "$@"']), "sh"]
 
     def take_on(self, host: str, domain: str) -> None:
-        """Give this thread and its children a host name, a domain name and these files.
+        """Give this thread and its children these files, a host name, and a domain name, by which clean-up finds them.
 
         They get a mount namespace and a UTS namespace of their own. Later mounts of this machine are visible there, and
         mounts made there are visible nowhere else.
-
-        Args:
-            host: The host name.
-            domain: The domain name, by which clean-up finds the processes.
         """
         call("unshare", _CLONE_NEWNS | CLONE_NEWUTS)
         call("sethostname", host.encode(), len(host))

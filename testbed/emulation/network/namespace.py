@@ -33,7 +33,8 @@ class Namespace:
         try:
             self._holder = threading.Thread(target=_hold, args=(made, self._over), name="namespace", daemon=True)
             self._holder.start()
-            self._id = made.result()
+            #: The id of the thread that holds it. /proc, netlink and `nsenter` accept it like a process id.
+            self.pid = made.result()
         except OSError as error:
             raise RuntimeError(f"a network namespace could not be created: {error.strerror}; run as root") from error
         except BaseException:
@@ -41,14 +42,9 @@ class Namespace:
             raise
 
     @property
-    def pid(self) -> int:
-        """The id of the thread that holds it. /proc, netlink and `nsenter` accept it like a process id."""
-        return self._id
-
-    @property
     def holder(self) -> ProcessIdentity:
         """The thread that holds the namespace, identified beyond its number."""
-        holder = ProcessIdentity.of(self._id)
+        holder = ProcessIdentity.of(self.pid)
         assert holder is not None, "the namespace is closed"
         return holder
 
@@ -89,31 +85,38 @@ def inside(netns: Path, make: Callable[[], T]) -> T:
     Raises:
         OSError: The namespace is gone, or may not be entered. Errors of `make` are raised too.
     """
-    return _made(lambda: _enter(netns), make)
+
+    def enter_and_make() -> T:
+        _enter(netns)
+        return make()
+
+    return in_own_thread(enter_and_make)
 
 
 def inside_of(holder: ProcessIdentity, make: Callable[[], T]) -> T:
     """Call `make` in the namespace that a process or thread holds. Raises ProcessLookupError if it has ended."""
-    return _made(lambda: enter(holder), make)
+
+    def enter_and_make() -> T:
+        enter(holder)
+        return make()
+
+    return in_own_thread(enter_and_make)
 
 
-def _made(enter_it: Callable[[], None], make: Callable[[], T]) -> T:
-    results: list[T] = []
-    errors: list[BaseException] = []
+def in_own_thread(act: Callable[[], T]) -> T:
+    """Call `act` in a thread that ends afterwards, and return its result; an error is raised in the caller's thread."""
+    done: Future[T] = Future()
 
-    def enter_and_make() -> None:
+    def run() -> None:
         try:
-            enter_it()
-            results.append(make())
-        except BaseException as error:  # raised again in the caller's thread
-            errors.append(error)
+            done.set_result(act())
+        except BaseException as error:
+            done.set_exception(error)
 
-    thread = threading.Thread(target=enter_and_make)
+    thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return done.result()
 
 
 def enter(holder: ProcessIdentity) -> None:

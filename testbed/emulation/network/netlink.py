@@ -110,7 +110,6 @@ class Netlink:
         return found
 
     def _send(self, requests: Sequence[NetlinkRequest], flags: int) -> set[int]:
-        """Send requests and return their sequence numbers."""
         messages, numbers = [], set()
         for request in requests:
             number = next(self._sequence)

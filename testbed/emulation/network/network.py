@@ -67,15 +67,10 @@ class Network(Mininet):
         fit_transport: bool = True,
         share: Share = WHOLE,
     ) -> None:
-        """Prepare a network; `build` makes it.
+        """Prepare a network; `build` makes it. Its name labels its processes, and `share` is its part on this host.
 
-        Args:
-            name: The network's name, which labels its processes.
-            topology: The sites, workers and links.
-            shaper: Shapes the links.
-            observer: Called for each state that is put in force.
-            fit_transport: Whether workers' TCP buffers are sized for the network and follow it.
-            share: The part of the network on this host.
+        `observer` is called for each state that is put in force. `fit_transport` says whether workers' TCP buffers are
+        sized for the network and follow it.
 
         Raises:
             SwitchError: The topology asks for a switch that does not work here.
@@ -239,11 +234,9 @@ class Network(Mininet):
     ) -> NetworkSwap:
         """Become another network by difference: what stays the same is not touched.
 
-        Args:
-            topology: The new topology.
-            before_routes: Called with the names of the new links, before any packet passes them.
-            holders: The process in the container of each worker that is new or gets another container. Without it, the
-                new topology must have the same workers.
+        `before_routes` is called with the names of the new links, before any packet passes them. `holders` has the
+        process in the container of each worker that is new or gets another container; without it, the workers must be
+        the same.
 
         Re-raises any failure. A failure before the routes have moved rolls everything back.
         """

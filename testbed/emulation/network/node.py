@@ -102,10 +102,6 @@ class NamespaceNode(Node):
             self._netlink = Netlink(self.holder)
         return self._netlink
 
-    def interface_index(self, name: str) -> int:
-        """Return the kernel's index of an interface. Raises OSError if there is none of this name."""
-        return self.netlink.index(name)
-
     def configure(self, settings: Iterable[str]) -> None:
         """Apply kernel settings in the namespace, written as for sysctl: `net.ipv4.ip_forward=1`.
 

@@ -128,10 +128,9 @@ class SwapTransaction:
         return {name: holders[name] for name in missing}
 
     def _change_lan(self, lan: Lan) -> None:
-        """Change the LAN of workers that are attached."""
         network = self._network
         workers = [worker for worker in self._old.workers if worker.name in network.nameToNode]
         network.shaper.apply({link_name(worker.site, worker.name): access_state(lan) for worker in workers})
         for worker in workers:
             host = network.container(worker.name)
-            host.netlink.apply(limit_rate(host.interface_index("eth0"), lan.rate))
+            host.netlink.apply(limit_rate(host.netlink.index("eth0"), lan.rate))

@@ -132,13 +132,7 @@ class Wiring:
     def join_routers(
         self, wire: Veth, addresses: Iterable[IPv4Interface], links: Iterable[tuple[str, LinkState]]
     ) -> None:
-        """Make a wire between two routers a physical pair of links.
-
-        Args:
-            wire: The wire.
-            addresses: The addresses of its two ends.
-            links: The name and state of the link that leaves each end.
-        """
+        """Make a wire between two routers a physical pair of links, with the address and the outgoing link of each."""
         ends = (wire.intf1, wire.intf2)
         self._fit(*ends)
         for interface, address, (name, state) in zip(ends, addresses, links, strict=True):

@@ -43,12 +43,9 @@ def round_seconds(summary: Summary) -> float | None:
 
 
 def shortfalls(summary: Summary, baseline: Summary | None, tolerance: float) -> list[str]:
-    """Return why a run does not pass; empty if it does.
+    """Return why a run does not pass; empty if it does. Without a baseline, its verdict alone is judged.
 
-    Args:
-        summary: The run's summary.
-        baseline: The summary to compare its rounds with, or None to judge the verdict alone.
-        tolerance: The fraction by which the median round may be longer than the baseline's.
+    `tolerance` is the fraction by which the median round may be longer than the baseline's.
     """
     found = [f"suspect: {reason}" for reason in summary["reasons"]] if summary["verdict"] != "trusted" else []
     if baseline is None:

@@ -67,12 +67,8 @@ def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> li
 def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> dict[str, LinkState]:
     """Return each link's mean rate and least delay over a segment, as one state, by the link's name.
 
-    A link that was down throughout stays down; while a link was down, its rate counts as 0.
-
-    Args:
-        segment: The segment.
-        before: The links' states when it began.
-        records: The lines of `links.jsonl`.
+    A link that was down throughout stays down; while a link was down, its rate counts as 0. `before` has the states
+    when the segment began, `records` the lines of `links.jsonl`.
     """
     found = {}
     for name, first in before.items():
@@ -95,11 +91,8 @@ def bounds_of(
 ) -> dict[int, float]:
     """Return the bound in seconds, by round, for rounds spread over the run.
 
-    Args:
-        experiment: The experiment.
-        states: The lines of `links.jsonl`.
-        network_swaps: The network swaps, with times in Unix seconds.
-        rounds: The run's rounds. Each is bounded for the network as it was when the round began.
+    Each round is bounded for the network as it was when the round began: by the swaps, with times in Unix seconds, and
+    by `states`, the lines of `links.jsonl`.
     """
     chosen = rounds[:: max(1, ceil(len(rounds) / BOUND_ROUNDS))]
     bounds: dict[int, Bound] = {}

@@ -13,8 +13,7 @@ from testbed.run.conclusion import drift, summary
 from testbed.run.conclusion.bounds import bounds_of, lower_bound, provable, segments_of
 from testbed.run.conclusion.link_counters import rate_excess
 from testbed.run.conclusion.summary import RoundFigures
-from testbed.run.conclusion.unused import unused_links
-from testbed.run.conclusion.verdict import Evidence, LinkEvidence, Verdict, judge
+from testbed.run.conclusion.verdict import Evidence, LinkEvidence, Verdict, judge, unused_links
 from testbed.run.directory import RunDirectory
 from testbed.run.programs.program_controller import POLICY
 from testbed.run.training import Outcome

@@ -50,14 +50,10 @@ def bypassed_bytes(first: CounterReading, last: CounterReading) -> dict[str, int
 
 
 def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
-    """Return, by link, the relative excess over its rate in its worst window.
+    """Return, by link, the relative excess over its rate in its worst window, of `traffic.jsonl` and `links.jsonl`.
 
     Links whose excess is within the measurement's resolution are left out. A window is compared with the highest rate
     in force during it and for the same time before it, when the bytes that arrive may have been sent.
-
-    Args:
-        samples: The lines of `traffic.jsonl`.
-        states: The lines of `links.jsonl`.
     """
     history: dict[str, list[tuple[float, float]]] = {}
     for state in states:

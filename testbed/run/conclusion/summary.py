@@ -62,9 +62,7 @@ def _figures(number: int, reports: Sequence[Record]) -> RoundFigures:
 def fewest(members: int, membership_events: Sequence[Record]) -> int:
     """Return the smallest number of members at any time, which is the least number of reports of a complete round.
 
-    Args:
-        members: The number of members at the beginning.
-        membership_events: The departures and arrivals, in order.
+    `members` is their number at the beginning; the departures and arrivals are in order.
     """
     there = [members]
     for event in membership_events:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -121,6 +121,22 @@ def _missed(evidence: Evidence) -> list[str]:
     if evidence.shortened_from is not None:
         return []
     return [f"the event {event} did not happen: training ended before it" for event in evidence.missed_events]
+
+
+def unused_links(links: Collection[str], sites: Collection[str], wan_bytes: int) -> str:
+    """Return why no byte went over a link, and what to do; an empty text if one did.
+
+    `sites` are those of the workers that trained, `wan_bytes` are the bytes that arrived over all links.
+    """
+    if wan_bytes or not links:
+        return ""
+    nothing = f"no link was used, so nothing was emulated: 0 bytes went over {count(len(links), 'link')}"
+    if len(sites) < 2:
+        return f"{nothing}: all processes ran in {', '.join(sites)}; write instead: workers of several sites"
+    return (
+        f"{nothing}. A program that connects to localhost, or starts its own processes (mp.spawn, torchrun "
+        "--standalone), stays on its worker; write instead: MASTER_ADDR, RANK and WORLD_SIZE of the environment"
+    )
 
 
 def host_was_short(reasons: Sequence[str]) -> bool:

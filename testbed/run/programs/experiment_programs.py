@@ -8,17 +8,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 from typing import Any, Self
 
 import docker
 
-from testbed.emulation.containers import engine
-from testbed.emulation.containers.fleet import Fleet, ProgramContainers, ScratchSpace
+from testbed.emulation.containers.fleet import ProgramContainers, ScratchSpace
 from testbed.emulation.label import state_folder
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
-from testbed.emulation.undo import UndoStack
 from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.program import ContainerStarter, HostStarter, Starter
 from testbed.launch.programs import Programs
@@ -28,6 +25,7 @@ from testbed.launch.working_folder import make_writable
 from testbed.link import LinkState
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
+from testbed.run.guards import UndoStack
 from testbed.run.programs.program_controller import ProgramController
 from testbed.run.terminal.display import Display
 from testbed.spec.errors import Fault, SpecError
@@ -151,16 +149,11 @@ class ProgramNetwork:
 class ExperimentPrograms:
     """The command of an experiment on a network's workers. The caller of `start` also calls `end`.
 
-    Args:
-        experiment: The experiment.
-        network: The network, with the workers' containers or namespaces.
-        client: The Docker client; None if the command runs on the host.
-        directory: The run's directory.
-        display: Shows each line that a program prints, after its name.
-
     Attributes:
         controller: The controller of the backend `wan` or of a scheme, or None.
         figures: Collects the figures that the programs print.
+
+    Without a Docker client, the command runs on the host. The display shows each line that a program prints.
     """
 
     def __init__(
@@ -229,10 +222,7 @@ class ExperimentPrograms:
             raise RunFailed(str(error)) from error
 
     def wait(self, look: Callable[[], None]) -> None:
-        """Wait until all processes have ended with exit code 0.
-
-        Args:
-            look: Called repeatedly while waiting.
+        """Wait until all processes have ended with exit code 0, and call `look` repeatedly meanwhile.
 
         Raises:
             RunFailed: A process failed, which the text names, or the controller has ended.
@@ -295,33 +285,17 @@ class ExperimentPrograms:
         self._display.pass_on(f"{name:<{self._width}} | {line}")
 
 
-class ExperimentContainers:
-    """The workers' containers as the experiment's `train` section describes them.
+def containers_of(experiment: Experiment) -> ProgramContainers | None:
+    """Return the workers' containers as the `train` section describes them; None if the command runs on the host.
 
     Raises:
         SpecError: The command's files can't be read.
     """
-
-    def __init__(self, experiment: Experiment) -> None:
-        program, folder = experiment.spec.program, experiment.file.parent
-        assert program is not None
-        scratch = ScratchSpace(tmp_bytes=int(program.tmp), shm_bytes=int(program.shm), out_bytes=int(program.out))
-        self._workers = experiment.topology.workers
-        self._containers = ProgramContainers(
-            folder / program.files, program.image_from(folder), scratch, program.renew_image
-        )
-        self._containers.check()
-
-    def fleet(self, testbed: Testbed) -> Fleet:
-        """Return the fleet of a testbed's workers. Raises EngineError, ImageError, or SpecError for a missing image."""
-        return Fleet.connected(testbed.name, testbed.control, self._containers)
-
-    @property
-    def files(self) -> Path | None:
-        """The folder that programs see as FILES."""
-        return self._containers.files
-
-    def record(self, fleet: Fleet) -> dict[str, Any]:
-        """Return the image and the limits for the manifest, once the containers are started."""
-        limits = fleet.limits.record(self._workers) if fleet.limits else {}
-        return {**fleet.image_record(), "limits": limits, "docker_client": engine.CLIENT_RECORD}
+    program, folder = experiment.spec.program, experiment.file.parent
+    assert program is not None
+    if program.on_host:
+        return None
+    scratch = ScratchSpace(tmp_bytes=int(program.tmp), shm_bytes=int(program.shm), out_bytes=int(program.out))
+    found = ProgramContainers(folder / program.files, program.image_from(folder), scratch, program.renew_image)
+    found.check()
+    return found

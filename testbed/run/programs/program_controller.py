@@ -19,7 +19,6 @@ from testbed.launch import BadCommand
 from testbed.launch.ranks import Rank
 from testbed.link import LinkState
 from testbed.protocol import Job
-from testbed.run.conclusion.unused import controller_failure, unused_controller
 from testbed.run.controller_process import ADDRESS, ControllerFailed, ControllerProcess
 from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
@@ -29,6 +28,17 @@ BUCKET_BYTES = 25 * 1024 * 1024
 #: The number of rounds: the programs decide how many there are.
 ENDLESS = 1_000_000_000
 POLICY = "auto"
+
+#: Rounds without training: a scheme around a script first compares the members' parameters (`check_alike`).
+COMPARISONS = {"scheme": 1, "wan": 0}
+
+#: What no process did, if none joined the controller.
+NOT_DONE = {"wan": "reduced a large tensor", "scheme": "stepped a torch optimizer"}
+#: Why processes that joined made no round.
+NO_ROUND = {
+    "wan": "no reduced tensor was large enough for a plan",
+    "scheme": "the script ended before the first; write instead: fewer steps a round, or more steps",
+}
 
 
 class ProgramController:
@@ -72,6 +82,7 @@ class ProgramController:
         self._folder = folder
         self.name = "wan" if "TESTBED_BACKEND" in variables else "scheme"
         self._variables = variables
+        (self._setting,) = variables.values()
         self._logs = directory / "logs"
         self._controller = ControllerProcess(self._spec, folder, directory)
         self.client = self._controller.client
@@ -115,12 +126,7 @@ class ProgramController:
         return ""
 
     def with_environment(self, rank: Rank, on_host: bool = False) -> Rank:
-        """Return a process with the controller's address and the member's name in its environment.
-
-        Args:
-            rank: The process.
-            on_host: Whether the process runs on this machine and not in a container.
-        """
+        """Return a process, in a container or on this machine, with the controller's address and the member's name."""
         address = f"unix:{self._folder / 'control' / rank.worker / SOCKET}" if on_host else ADDRESS
         own = {**self._variables, "TESTBED_CONTROLLER": address, "TESTBED_MEMBER": rank.worker}
         return replace(rank, environment=rank.environment | own)
@@ -128,11 +134,40 @@ class ProgramController:
     @property
     def idle(self) -> str:
         """The reason why no round went by the controller's plans; empty if a round did."""
-        (setting,) = self._variables.values()
-        return unused_controller(self.name, setting, self.outcome)
+        return unused_controller(self.name, self._setting, self.outcome)
 
     @property
     def failure(self) -> str:
         """The reason why the controller failed, once it has ended; empty if it did not fail."""
-        (setting,) = self._variables.values()
-        return controller_failure(self.name, setting, self.outcome)
+        return controller_failure(self.name, self._setting, self.outcome)
+
+
+def controller_failure(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
+    """Return how the programs' controller failed, which fails the run; an empty text if it did not.
+
+    The arguments are those of `unused_controller`.
+    """
+    if outcome["state"] != "failed":
+        return ""
+    return f"{_asked(name, setting)}: the controller failed: {outcome['failure'] or 'it gave no reason'}"
+
+
+def _asked(name: str, setting: str) -> str:
+    return f"backend {setting}" if name == "wan" else f"scheme {setting}"
+
+
+def unused_controller(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
+    """Return why no round went by the controller's plans; an empty text if one did, or if the controller failed.
+
+    `name` is what the programs use the controller for, `wan` (a backend) or `scheme`, with its setting. `outcome` is
+    the controller's last status: `joined`, `round`, `state` and `failure`.
+    """
+    asked = _asked(name, setting)
+    if controller_failure(name, setting, outcome):
+        return ""
+    if not outcome["joined"]:
+        why = f"none {NOT_DONE[name]}, or the image lacks the package `testbed`"
+        return f"{asked}: no process joined the controller: {why}"
+    if (outcome["round"] or 0) <= COMPARISONS[name]:
+        return f"{asked}: 0 rounds, so nothing was synchronized: {NO_ROUND[name]}"
+    return ""

@@ -7,28 +7,33 @@ records what that process says.
 from __future__ import annotations
 
 import shlex
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from testbed.api.client import RequestFailed, RequestRefused
+from testbed.api.requests import RecordLaunch
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import images_of
-from testbed.emulation.daemon.discovery import client
+from testbed.emulation.daemon import client
 from testbed.emulation.links.probe import LinkFidelity
-from testbed.emulation.undo import UndoStack
-from testbed.launch import LaunchFailed
-from testbed.launch.recorder import Recorder
+from testbed.emulation.network.node import received_bytes
+from testbed.link import link_ends
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
-from testbed.run.guards.watchdog import check_room
+from testbed.run.guards import UndoStack, check_room
 from testbed.run.manifest import Manifest
 from testbed.run.programs.experiment_programs import ExperimentPrograms, ProgramNetwork, check_command
+from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 from testbed.spec.units import count
+from testbed.telemetry.host import CpuMeter
 
 #: The most characters of a command that the network's events show.
 MOST_SHOWN = 200
@@ -36,13 +41,16 @@ MOST_SHOWN = 200
 #: What the verdict can't judge, beside what it never can where a command trains.
 NOT_JUDGED = "rates and round trips of the links, which are measured on a new network only, while they are idle"
 
+#: The seconds between two records of the network's traffic.
+PERIOD_S = 1.0
+
+T = TypeVar("T")
+
 
 def standing_experiment(network: str, train: Mapping[str, Any]) -> Experiment:
     """Return the experiment in which a program trains on the workers of a network that is up.
 
-    Args:
-        network: The network's name.
-        train: The fields of a ProgramSection.
+    `train` has the fields of a ProgramSection.
 
     Raises:
         SpecError: A field is wrong, or the network's file is gone or wrong by now.
@@ -57,48 +65,117 @@ def standing_experiment(network: str, train: Mapping[str, Any]) -> Experiment:
     return Experiment.of_program(topology, {**train, "workers": train.get("workers") or list(sites)}, network)
 
 
-class StandingRun:
-    """The execution of an experiment whose command trains, on a network that is up. It writes into its directory.
+class Recorder:
+    """Records a network that is up, from a thread between `start` and `stop`: its links' states, events and traffic.
 
-    Args:
-        experiment: The experiment, with the network's topology.
-        directory: The run's directory.
-        display: The terminal.
-        network: The network's name.
+    `append` is called with a file's name and a record for it: `links.jsonl`, `events.jsonl` and `traffic.jsonl`.
+    """
+
+    def __init__(self, network: str, append: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._network = client(network)
+        self._append = append
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._cpu = CpuMeter()
+        self._count: int | None = None
+        self._told_s = 0.0
+        self._failure: Exception | None = None
+
+    def status(self) -> dict[str, Any]:
+        """Return the network's status.
+
+        Raises:
+            RunFailed: The network does not answer, or its emulation has failed.
+        """
+        status = self._asked(self._network.status)
+        if status["failure"]:
+            raise RunFailed(f"the emulation broke: {status['failure']}")
+        return status
+
+    def tell(self, kind: str, target: str) -> None:
+        """Add an event of the launch to those of the network, which its page shows."""
+        with suppress(RequestFailed, RequestRefused):  # it is going down, or an earlier version keeps it up
+            self._network.do(RecordLaunch(kind=kind, target=target))
+
+    def start(self) -> None:
+        """Record the present state, and start the thread. Earlier events of the network are not recorded."""
+        self._told_s = time.time()
+        self._record()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Record a last time, and end the thread."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def check(self) -> None:
+        """Raise the error that ended the recording early, if one did; it is RunFailed if the network has ended."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(PERIOD_S):
+                self._record()
+            self._record()
+        except Exception as error:
+            self._failure = error
+
+    def _record(self) -> None:
+        status = self.status()
+        history = self._asked(lambda: self._network.history(self._count))
+        self._count = history["count"]
+        for state in history["states"]:
+            if state["link"] in status["links"]:
+                self._append("links.jsonl", state)
+        for event in self._asked(self._network.events):
+            if event["at_s"] > self._told_s:
+                self._told_s = event["at_s"]
+                self._append("events.jsonl", event)
+        sample = {"at_s": time.time(), "clock_s": time.monotonic(), "bytes": arrived(status), "cpu": self._cpu.read()}
+        self._append("traffic.jsonl", sample)
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except RequestFailed as error:
+            raise RunFailed(str(error)) from error
+
+
+def arrived(status: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes that the kernel counted at the end of each link, of a network with this status."""
+    received = {}
+    for host in status["hosts"].values():
+        if host["kind"] == "router":
+            with suppress(FileNotFoundError):  # a swap has removed the site since
+                received[host["site"]] = received_bytes(host["pid"])
+    ends = ((link, *link_ends(link)) for link in status["links"])
+    return {link: received[b][a] for link, a, b in ends if a in received.get(b, {})}
+
+
+class StandingRun(Execution):
+    """The execution of an experiment whose command trains, on the `network` that is up and whose topology it has.
 
     Raises:
         SpecError: One command would make each worker train alone.
     """
 
-    #: Nothing is known of the host's budget, which the network was checked against when it was built.
-    fits: bool | None = None
-
     def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display, network: str) -> None:
-        self.experiment = experiment
-        self.directory = directory
-        self.display = display
+        super().__init__(experiment, directory, display)
         check_command(experiment)
         self._recorder = Recorder(network, directory.append)
 
     def execute(self, strict: bool = False) -> Outcome:
-        """Run the command until it has ended on all its workers, and return the outcome.
+        """Run the command until it has ended on all its workers, and return the outcome. `strict` changes nothing here.
 
         No process that it started is left, also after an exception.
-
-        Args:
-            strict: Changes nothing here; see `Run.execute`.
 
         Raises:
             RunFailed: The command failed on a worker, the network went down, or the disk is full.
             SpecError: The command can't be run.
             EngineError: The command needs containers and no engine answers.
         """
-        try:
-            return self._execute()
-        except LaunchFailed as error:
-            raise RunFailed(str(error)) from error
-
-    def _execute(self) -> Outcome:
         experiment, directory, recorder = self.experiment, self.directory, self._recorder
         program = experiment.spec.program
         assert program is not None
@@ -142,10 +219,7 @@ class StandingRun:
             training_ended_s=ended,
             # The network says how late the traces of all links together were in the last minute.
             lateness={} if late_ms is None else {name: [late_ms / 1e3] for name in began["links"]},
-            rate_errors={},
             status=programs.status,
-            network_swaps=[],
-            missed_events=[],
             idle=programs.idle,
             by_hand=[f"{name} before the command began" for name, at in began["links"].items() if _is_changed(at)],
             not_judged=[NOT_JUDGED],

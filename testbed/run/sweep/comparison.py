@@ -125,11 +125,7 @@ class LossLine(msgspec.Struct, gc=False):
 
 @lru_cache(maxsize=1000)
 def read_curve(run: Path) -> Curve:
-    """Return the mean loss of the members in each round of a run that has ended; empty if none is recorded.
-
-    Args:
-        run: The run's directory.
-    """
+    """Return the mean loss of the members in each round of an ended run, from its directory; empty without one."""
     try:
         began = float(json.loads((run / "manifest.json").read_text(encoding="utf-8"))["training_started_s"])
         lines = msgspec.json.Decoder(LossLine).decode_lines((run / "rounds.jsonl").read_bytes())

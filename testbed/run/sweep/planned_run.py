@@ -167,12 +167,6 @@ def planned_comparison(
 ) -> list[PlannedRun]:
     """Return a run for each variant and seed of an experiment, all with the same traces. The axis is `policy`.
 
-    Args:
-        file: The experiment's file.
-        variants: The policies to compare.
-        seeds: The seeds of each policy's runs.
-        overrides: Values of the experiment's fields, by dotted names.
-
     Raises:
         SpecError: The input is wrong, or an override is of the seed, which `seeds` would replace.
     """

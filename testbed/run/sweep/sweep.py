@@ -12,6 +12,7 @@ points.csv   a row for each combination of the axes' points: medians over its se
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import io
 import os
@@ -46,12 +47,7 @@ class Watcher(Protocol):
         """Show that a run has ended."""
 
     def lost(self, reason: str, run: PlannedRun | None) -> None:
-        """Show that a host was lost.
-
-        Args:
-            reason: A clause that names the host.
-            run: The host's run, which is made again; None where the host had no run.
-        """
+        """Show that a host was lost, for a reason that names it. Its run, if it had one, is made again."""
 
 
 #: Opens a watcher of runs, of which some may be made already.
@@ -77,11 +73,7 @@ def one_after_another(
 
 
 def planned_sweep(sweep: Sweep, overrides: Mapping[str, str] | None = None) -> list[PlannedRun]:
-    """Return the runs that a sweep asks for.
-
-    Args:
-        sweep: The sweep.
-        overrides: Values of the experiment's fields at all points, by dotted names.
+    """Return the runs that a sweep asks for, with `overrides` of the experiment's fields at all points.
 
     Raises:
         SpecError: The input is wrong. The error is on the sweep's file if only a point is wrong.
@@ -132,14 +124,8 @@ def make_sweep(
 ) -> tuple[Comparison, Path]:
     """Make the missing runs of a sweep, and return all its runs with the record's folder.
 
-    The runs that were made are kept after an interruption or an error.
-
-    Args:
-        sweep: The sweep.
-        resume: Continue a record that has complete runs.
-        make: Makes the runs.
-        watch: Opens the watcher of the runs.
-        overrides: Values of the experiment's fields at all points, by dotted names.
+    The runs that were made are kept after an interruption or an error. `resume` continues a record that has complete
+    runs. `overrides` are values of the experiment's fields at all points, by dotted names.
 
     Raises:
         SpecError: The input is wrong, or the record has complete runs and `resume` is not set.
@@ -175,12 +161,15 @@ class SweepRecord:
     def __init__(self, name: str, root: Path = RUNS) -> None:
         self._root = root
         self.folder = root / FOLDER / name
+        self._rows = self.folder / "runs.jsonl"
+        self._records: Records | None = None  # opened with the first row: a sweep without a run leaves no file
         try:
             with new_folder(self.folder) as self._made:
                 self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
                 try:
                     fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    self._records = Records(self.folder / "runs.jsonl")
+                    if not os.access(self._rows if self._rows.exists() else self.folder, os.W_OK):
+                        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
                 except BaseException:
                     os.close(self._lock)
                     raise
@@ -196,15 +185,15 @@ class SweepRecord:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._records.close()
-        if self._made and not (runs := self.folder / "runs.jsonl").stat().st_size:
-            runs.unlink()
+        if self._records is not None:
+            self._records.close()
         give_back([self._root, self.folder.parent, self.folder, *self.folder.iterdir()])
         remove_empty(self._made)
         os.close(self._lock)
 
     def add(self, run: PlannedRun, executed: Executed) -> None:
         """Add a run that has ended."""
+        self._records = self._records or Records(self._rows)
         self._records.append(
             {
                 "key": run.key,
@@ -220,7 +209,7 @@ class SweepRecord:
     def complete(self) -> dict[str, Executed]:
         """Return the first complete run of each key, by key. Runs whose directory was removed do not count."""
         found: dict[str, Executed] = {}
-        for line in read_records(self.folder / "runs.jsonl"):
+        for line in read_records(self._rows):
             directory = self._root / line["run"]
             if line["finished"] and (directory / "summary.json").exists():
                 found.setdefault(line["key"], Executed(True, line["verdict"], directory))

@@ -81,11 +81,7 @@ class Display:
 
     @contextmanager
     def live(self, rounds: int) -> Iterator[None]:
-        """Show snapshots while the context is open.
-
-        Args:
-            rounds: The number of rounds that the progress bar ends at.
-        """
+        """Show snapshots while the context is open. The progress bar ends at this number of rounds."""
         self._progress = Progress(
             TextColumn("  training"),
             BarColumn(bar_width=24),

@@ -22,14 +22,9 @@ def wrapped(text: Text, console: Console, hanging: int = HANGING) -> Text:
 
 
 def folded(text: Text, width: int, hanging: int = HANGING) -> Text:
-    """Return the text in lines of at most `width` columns.
+    """Return the text in lines of at most `width` columns, whose continuations are indented by `hanging` columns.
 
     Lines break between phrases; a phrase that is longer than a line breaks between words; a longer word stays whole.
-
-    Args:
-        text: The text, with its styles.
-        width: The columns of a line.
-        hanging: The columns by which continuations are indented.
     """
     given = text.split("\n", allow_blank=True)
     return Text("\n").join(line for each in given for line in _lines(each, width, hanging))

@@ -16,7 +16,6 @@ two looks on that host's own clock: the hosts need no common clock.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -33,10 +32,13 @@ from testbed.emulation.links.probe import (
     IP_UDP_BYTES,
     LOOKS,
     TURN_PACKETS,
+    FloodLook,
     LinkFidelity,
     flood_socket,
     link_back,
+    rate_error,
     round_trip_errors,
+    udp_socket,
     window_s,
 )
 from testbed.emulation.network.namespace import inside
@@ -232,15 +234,6 @@ class TunnelShaper(Shaper):
 # Measured by the two hosts of each ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FloodArrival:
-    """The bytes of frames that had arrived at a link's end by the moment `at`, give or take half of `took_s`."""
-
-    at: float
-    took_s: float
-    bytes: int
-
-
 class CutLinks:
     """The ends of this host's cut links (links to other hosts), with their measurement by floods."""
 
@@ -248,17 +241,13 @@ class CutLinks:
         self._network = network
 
     def round_trip_errors(self, states: Mapping[str, LinkState]) -> dict[str, float]:
-        """Return the errors of the idle round trips of links that begin here, in seconds.
-
-        Args:
-            states: The states of the links and of the links back.
-        """
+        """Return the errors in seconds of the idle round trips of links that begin here, by the states of both ways."""
         return round_trip_errors(self._network, self._network.share.own(states), states)
 
-    def arrivals(self, link: str, warm_up_s: float, seconds: float) -> tuple[FloodArrival, FloodArrival]:
+    def arrivals(self, link: str, warm_up_s: float, seconds: float) -> tuple[FloodLook, FloodLook]:
         """Return the bytes arrived over a link that ends here, `warm_up_s` into a flood and again `seconds` later."""
         source, target = link_ends(link)
-        with closing(inside(self._network.router(target).netns, _udp_socket)) as sink:
+        with closing(inside(self._network.router(target).netns, udp_socket)) as sink:
             sink.bind((str(self._network.addressing.next_hop(source, target)), FLOOD_PORT))
             time.sleep(warm_up_s)
             before = self._quickest_look(link)
@@ -289,21 +278,17 @@ class CutLinks:
                     time.sleep(FLOOD_STEP_S)
         return sent * frame * 8 * (1 - state.loss) / seconds / state.rate_bps
 
-    def _quickest_look(self, link: str) -> FloodArrival:
+    def _quickest_look(self, link: str) -> FloodLook:
         """Return the bytes arrived over a link so far, by the quickest of several reads: its time is the most exact."""
         return min((self._look(link) for _ in range(LOOKS)), key=lambda look: look.took_s)
 
-    def _look(self, link: str) -> FloodArrival:
+    def _look(self, link: str) -> FloodLook:
         source, target = link_ends(link)
         began = time.monotonic()
         size, packets = received(self._network.router(target).pid)[source]
         took_s = time.monotonic() - began
         # A tunnel's end counts packets without their Ethernet headers.
-        return FloodArrival(began + took_s / 2, took_s, size + ETHERNET_BYTES * packets)
-
-
-def _udp_socket() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        return FloodLook(began + took_s / 2, took_s, size + ETHERNET_BYTES * packets)
 
 
 def measure_cut_links(
@@ -335,8 +320,5 @@ def _rate(
     before, after = hosts.call(far, "cut.arrivals", link, warm_up_s, window)
     offered = flood.result()
     time.sleep(state.queue_bytes * 8 / state.rate_bps + state.delay_s)  # until the queue is empty
-    seconds = after.at - before.at
-    expected = state.rate_bps / 8 * seconds
-    unsure_s = state.jitter_s + (before.took_s + after.took_s) / 2
-    error = (after.bytes - before.bytes) / expected - 1
-    return (error if offered >= OFFERED else None), (mtu + ETHERNET_BYTES) / expected + unsure_s / seconds
+    error, resolution = rate_error(state, before, after, mtu + ETHERNET_BYTES)
+    return (error if offered >= OFFERED else None), resolution

@@ -268,13 +268,9 @@ class SplitHost:
     fleet: Fleet
 
     def __init__(self, name: str, address: IPv4Address, token: bytes, underlay: Path = OWN) -> None:
-        """Begin to answer the probes of the network's other hosts.
+        """Begin to answer the probes of the network's other hosts, which know each other's by the network's token.
 
-        Args:
-            name: The host's name.
-            address: The host's address on the hosts' network.
-            token: The network's token, by which its hosts know each other's probes.
-            underlay: The host's own network namespace.
+        `address` is the host's on the hosts' network, `underlay` its own network namespace.
 
         Raises:
             OSError: The probes' port is taken.
@@ -344,9 +340,8 @@ class SplitHost:
     def connect(self, sockets: Mapping[str, Path]) -> None:
         """Give each of this host's workers a second name of the socket that leads to the controller.
 
-        Args:
-            sockets: The socket of each worker: the controller's own, or one that SSH forwards to it. A server opens
-                such a socket for the user of SSH alone, who can't enter the folder of the workers' sockets.
+        The sockets are the controller's own, or forwarded to it by SSH. A server opens such a socket for the user of
+        SSH alone, who can't enter the folder of the workers' sockets.
         """
         for worker, socket in sockets.items():
             folder = self.part.control / worker

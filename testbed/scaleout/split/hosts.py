@@ -130,15 +130,9 @@ class SplitHosts:
     def each(
         self, method: str, arguments: Callable[[str], tuple[Any, ...]] = lambda _: (), within_s: float = STEP_S
     ) -> dict[str, Any]:
-        """Call a method of every host in parallel, and wait for all.
+        """Call a method of every host, by its dotted name, in parallel, and return each host's result, by the host.
 
-        Args:
-            method: The method's dotted name on a host.
-            arguments: Returns the arguments for a host, by its name.
-            within_s: The seconds after which a host that does not answer is lost.
-
-        Returns:
-            Each host's result, by the host's name.
+        `arguments` returns the arguments for a host. A host that does not answer `within_s` seconds is lost.
 
         Raises:
             HostLost: A host is lost. Otherwise the first error of a method, with a note that names the host.

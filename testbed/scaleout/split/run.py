@@ -21,16 +21,15 @@ from rich.markup import escape
 
 from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
-from testbed.emulation.containers.limits import ContainerLimits
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.host.budget import USABLE, Budget, need
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import TooMuch
-from testbed.run.guards.guard import Guard
-from testbed.run.programs.run import AnyRun, run_of
-from testbed.run.run import IMAGE_S, Run
+from testbed.run.guards import Guard
+from testbed.run.programs.run import run_of
+from testbed.run.run import IMAGE_S, Execution, Run
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.scaleout.split.host import PartSettings
@@ -65,13 +64,13 @@ class Machine(NamedTuple):
         return [*self.ssh.client(alive_s=5, alive_count=3), *self.ssh.as_root, *there]
 
 
-def run_on(hosts_file: Path, strict: bool) -> Callable[[Experiment, RunDirectory, Display], AnyRun]:
+def run_on(hosts_file: Path, strict: bool) -> Callable[[Experiment, RunDirectory, Display], Execution]:
     """Return a function that makes the run of an experiment: here, or over the hosts that the experiment asks for.
 
     The hosts file is read only where the experiment asks for hosts.
     """
 
-    def make(experiment: Experiment, directory: RunDirectory, display: Display) -> AnyRun:
+    def make(experiment: Experiment, directory: RunDirectory, display: Display) -> Execution:
         if experiment.spec.hosts is None:
             return run_of(experiment, directory, display)
         if experiment.spec.program is not None:
@@ -230,17 +229,14 @@ class SplitFleet(Fleet):
     """The workers' containers on several hosts: each host has an engine, and the containers of its sites."""
 
     def __init__(self, hosts: SplitHosts, host_of: Mapping[str, str]) -> None:
-        """Build the worker image on every host that lacks it.
-
-        Args:
-            hosts: The hosts.
-            host_of: The host of each worker.
+        """Build the worker image on every host that lacks it. `host_of` has the host of each worker.
 
         Raises:
             EngineError: A host's engine does not answer.
             ImageError: The image could not be built.
         """
         self._hosts, self._host_of = hosts, host_of
+        self.limits = None  # each host knows those of its own containers
         # The first host alone: hosts may share a folder, in which what images need is made once.
         hosts.call(next(iter(hosts.hosts)), "worker_image")
         made = hosts.each("worker_image")
@@ -270,11 +266,6 @@ class SplitFleet(Fleet):
     def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a worker's program on its host."""
         self._of(worker, "kill", sent)
-
-    @property
-    def limits(self) -> ContainerLimits | None:
-        """None: each host logs the limits of its own containers."""
-        return None
 
     def death(self, worker: str) -> str:
         """Return how a worker's program ended, as the end of a sentence."""

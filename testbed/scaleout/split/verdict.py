@@ -86,7 +86,8 @@ class HostSamples:
         self._ran_ahead_s: dict[str, float] = {}
         self._begun: dict[str, ClockEstimate] = {}
         self._over = threading.Event()
-        self._failure: str | None = None
+        #: The reason why no more samples come, a lost host or a broken part; None while they come.
+        self.failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="host samples", daemon=True)
 
     def start(self) -> None:
@@ -106,11 +107,6 @@ class HostSamples:
             self._begun = dict(clocks)
             for samples in self._seen.values():
                 samples.clear()
-
-    @property
-    def failure(self) -> str | None:
-        """The reason why no more samples come, a lost host or a broken part; None while they come."""
-        return self._failure
 
     def merged(self, table: str) -> dict[str, Any]:
         """Return a table of the newest samples, such as `bytes` or `counters`, merged over all hosts."""
@@ -154,14 +150,14 @@ class HostSamples:
                 self._over.wait(max(0.0, due - time.monotonic()))
                 self._fetch()
         except Exception as error:
-            self._failure = str(error)
+            self.failure = str(error)
 
     def _fetch(self) -> None:
         samples = self._hosts.each("sample", within_s=UNANSWERED_S)
         for name, sample in samples.items():
             clock = self._hosts.clock(name)
             if sample["broken"]:
-                self._failure = f"{name}: {sample['broken']}"
+                self.failure = f"{name}: {sample['broken']}"
             with self._lock:
                 self._last[name] = sample
                 self._seen[name].append(sample)

@@ -50,10 +50,11 @@ def test_pips_reason_for_a_conflict_is_quoted_whole() -> None:
 
 def test_the_versions_that_the_image_keeps_are_named_in_a_conflict_alone() -> None:
     held = {"numpy": "2.4.6", "typing-extensions": "4.16.0", "torch": "2.13.0+cpu"}
-    said = kept_versions(f"pip ended with exit code 1:\n{tail(CONFLICT)}\ntorch is there", held)
+    error = ImageError(f"pip ended with exit code 1:\n{tail(CONFLICT)}\ntorch ==2 is there")
+    said = kept_versions(program_images._pip_output(error), held)
     assert "numpy 2.4.6, typing-extensions 4.16.0" in said
     assert "torch" not in said
-    assert kept_versions("    ERROR: No matching distribution found for numpy==1.0", held) == ""
+    assert kept_versions("ERROR: No matching distribution found for numpy==1.0", held) == ""
 
 
 def failure(said: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Exception:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from dataclasses import asdict, replace
+from decimal import ROUND_DOWN, ROUND_UP
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_every_shortage_is_named() -> None:
 @pytest.mark.pure
 @given(st.floats(1e-6, 1e6))
 def test_two_digits_are_at_most_a_tenth_off_on_the_side_that_fits(value: float) -> None:
-    down, up = budget._two_digits_down(value), budget._two_digits_up(value)
+    down, up = budget._two_digits(value, ROUND_DOWN), budget._two_digits(value, ROUND_UP)
     assert 0.9 * value < down <= value <= up < 1.11 * value
     assert float(f"{down:.1e}") == down
     assert float(f"{up:.1e}") == up

@@ -130,7 +130,7 @@ def assert_measured(
     A busy host makes a sender pause for longer than a queue lasts, or a ping come late, but not always.
     """
     for _ in range(8):
-        found = measure_links(wan.network, lambda _: None, names)
+        found = measure_links(wan.network, names)
         assert found.keys() == set(links)
         if holds(found):
             return
@@ -500,7 +500,7 @@ def test_a_swap_brings_and_takes_workers_and_changes_the_lan() -> None:
 def test_one_site_alone_is_a_network_too() -> None:
     with up(topology("", "{quito: {workers: 2}}")) as wan:
         wan.assert_answered("quito-w0", "quito-w1", LAN_S)
-        assert measure_links(wan.network, lambda _: None) == {}
+        assert measure_links(wan.network) == {}
 
 
 def namespaces_in_use() -> set[str]:

@@ -450,5 +450,13 @@ def test_a_record_that_was_there_stays(tmp_path: Path) -> None:
     for _ in range(2):
         (tmp_path / "sweeps" / "rates").mkdir(parents=True, exist_ok=True)
         with SweepRecord("rates", tmp_path) as record:
-            pass
-    assert record.folder.is_dir()
+            assert record.complete() == {}
+        assert list(record.folder.iterdir()) == []  # a row makes the file
+
+
+@pytest.mark.local
+def test_a_record_that_takes_no_rows_is_refused_before_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sweeps" / "rates").mkdir(parents=True)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(CannotRun):
+        SweepRecord("rates", tmp_path)

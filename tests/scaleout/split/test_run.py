@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from testbed.run.guards.guard import Guard
+from testbed.run.guards import Guard
 from testbed.scaleout.split.host import MOST_FOLDER_BYTES, SplitHost
 from testbed.scaleout.split.run import Machine, SplitRun
 from testbed.scaleout.ssh import Ssh

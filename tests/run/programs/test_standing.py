@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from testbed.api.client import ApiClient
-from testbed.launch import LaunchFailed, recorder
+from testbed.run.errors import RunFailed
+from testbed.run.programs import standing
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.spec.files import TOPOLOGY
@@ -31,9 +32,9 @@ def test_what_people_do_meanwhile_is_recorded_once_and_what_they_did_before_is_n
     records: dict[str, list[Mapping[str, Any]]] = {}
     with answering(topology, tmp_path / "api.sock"):
         network = ApiClient(tmp_path / "api.sock", "the network")
-        monkeypatch.setattr(recorder, "client", lambda name: network)
+        monkeypatch.setattr(standing, "client", lambda name: network)
         network.change_link("paris->tokyo", {"rate": "5mbit"})
-        recording = recorder.Recorder("three", lambda file, record: records.setdefault(file, []).append(record))
+        recording = standing.Recorder("three", lambda file, record: records.setdefault(file, []).append(record))
         recording.start()
         network.change_link("tokyo->paris", {"rate": "6mbit"})
         until(lambda: "events.jsonl" in records)
@@ -54,9 +55,9 @@ def test_a_network_that_goes_ends_the_recording(
 ) -> None:
     with answering(topology, tmp_path / "api.sock"):
         network = ApiClient(tmp_path / "api.sock", "the network")
-        monkeypatch.setattr(recorder, "client", lambda name: network)
-        recording = recorder.Recorder("three", lambda file, record: None)
+        monkeypatch.setattr(standing, "client", lambda name: network)
+        recording = standing.Recorder("three", lambda file, record: None)
         recording.start()
     recording.stop()
-    with pytest.raises(LaunchFailed):
+    with pytest.raises(RunFailed):
         recording.check()

@@ -15,17 +15,16 @@ from typing import Any
 import pytest
 
 from testbed.controller.client import ControllerClient
+from testbed.errors import in_full
+from testbed.run import guards
 from testbed.run.controller_process import ControllerProcess
 from testbed.run.errors import RunFailed
-from testbed.run.guards import watchdog
-from testbed.run.guards.watchdog import LEAST_QUIET_S, EngineWatch, Watchdog, longest_quiet_s
+from testbed.run.guards import LEAST_QUIET_S, EngineWatch, Guard, UndoStack, Watchdog, longest_quiet_s
 from testbed.spec.experiment import Experiment
 from tests.controller.runs import mesh, spec_of
 from tests.waiting import stop
 
-pytestmark = pytest.mark.local
-
-EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
 def smoke(**overrides: str) -> Experiment:
@@ -77,6 +76,7 @@ def answering_errors(path: Path) -> Iterator[None]:
             thread.join()
 
 
+@pytest.mark.local
 def test_a_controller_that_answers_with_errors_ends_the_run(
     controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,15 +86,16 @@ def test_a_controller_that_answers_with_errors_ends_the_run(
     assert status["state"] == "waiting"
     with answering_errors(tmp_path / "s" / "owner.sock"):
         assert dog.status() is None, "it may be busy"
-        monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
+        monkeypatch.setattr(guards, "UNANSWERED_S", 0.3)
         why = failure_of(dog)
     assert "KeyError" in why
 
 
+@pytest.mark.local
 def test_a_controller_that_stands_still_ends_the_run(
     controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
+    monkeypatch.setattr(guards, "UNANSWERED_S", 0.3)
     controller.client = ControllerClient(tmp_path / "s" / "owner.sock", timeout_s=0.1)
     dog = Watchdog(smoke(), controller, tmp_path)
     stop(controller.pid)
@@ -111,7 +112,7 @@ class Saying:
     """A controller that says what it is given."""
 
     def __init__(self, **status: Any) -> None:
-        self.said: dict[str, Any] = dict.fromkeys(watchdog.SIGNS) | {"rounds": 60} | status
+        self.said: dict[str, Any] = dict.fromkeys(guards.SIGNS) | {"rounds": 60} | status
         self.client = self
 
     def status(self) -> dict[str, Any]:
@@ -121,8 +122,9 @@ class Saying:
         """All is well."""
 
 
+@pytest.mark.local
 def test_members_that_report_nothing_new_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "longest_quiet_s", lambda _: 0.0)
+    monkeypatch.setattr(guards, "longest_quiet_s", lambda _: 0.0)
     saying = Saying(state="running", round=7, joined=["a-w0", "b-w0"], left=["a-w0"])
     dog = Watchdog(smoke(), saying, tmp_path)  # type: ignore[arg-type]
     dog.status()
@@ -134,14 +136,16 @@ def test_members_that_report_nothing_new_end_the_run(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("state", ["waiting", "done", "failed"])
+@pytest.mark.local
 def test_a_member_that_does_not_train_need_not_come_further(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "longest_quiet_s", lambda _: 0.0)
+    monkeypatch.setattr(guards, "longest_quiet_s", lambda _: 0.0)
     dog = Watchdog(smoke(), Saying(state=state), tmp_path)  # type: ignore[arg-type]
     assert [dog.status() for _ in range(3)][-1] is not None
 
 
+@pytest.mark.local
 def test_how_long_they_may_be_quiet_follows_from_the_experiment() -> None:
     assert longest_quiet_s(smoke()) == 2 * 120 + 10, "the round timeout of members, and a step"
     slow = smoke(compute_slowdown="{factor: 50, probability: 0.1}", compute_stragglers="{paris-w0: 2}")
@@ -154,26 +158,30 @@ def test_how_long_they_may_be_quiet_follows_from_the_experiment() -> None:
 # The host -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.local
 def test_an_engine_that_does_not_answer_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    monkeypatch.setattr(watchdog, "ASK_S", 0.01)
-    monkeypatch.setattr(watchdog, "SILENT_S", 0.3)
+    monkeypatch.setattr(guards, "ASK_S", 0.01)
+    monkeypatch.setattr(guards, "SILENT_S", 0.3)
     with Watchdog(smoke(), Saying(state="running"), tmp_path) as dog:  # type: ignore[arg-type]
         why = failure_of(dog)
     assert f"unix://{tmp_path}/docker.sock" in why
 
 
+@pytest.mark.local
 def test_an_engine_may_be_silent_for_a_short_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     assert EngineWatch().failure is None
 
 
+@pytest.mark.local
 def test_a_disk_without_room_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "LEAST_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(guards, "LEAST_FREE_BYTES", 1 << 60)
     dog = Watchdog(smoke(), Saying(state="running"), tmp_path)  # type: ignore[arg-type]
     assert str(tmp_path) in failure_of(dog)
 
 
+@pytest.mark.local
 def test_another_part_that_breaks_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     reasons: list[str | None] = [None]
     dog = Watchdog(smoke(), Saying(state="running"), tmp_path, lambda: reasons[0])  # type: ignore[arg-type]
@@ -181,3 +189,86 @@ def test_another_part_that_breaks_ends_the_run_with_its_reason(tmp_path: Path) -
     reasons[0] = "the SSH client of south has ended"
     with pytest.raises(RunFailed, match="south"):
         dog.check_host()
+
+
+@pytest.mark.pure
+def test_what_takes_longer_than_it_may_ends_by_its_name() -> None:
+    undone: list[str] = []
+    with pytest.raises(RunFailed) as caught:
+        with Guard() as guard:
+            guard.callback(undone.append, "network")
+            guard.allow(0.05, "building the network")
+            threading.Event().wait()
+    assert caught.value.rule == "timeout"
+    assert undone == ["network"]
+
+
+@pytest.mark.pure
+def test_nothing_rings_afterwards_but_what_was_set_before() -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    before = signal.getitimer(signal.ITIMER_REAL)
+    with Guard() as guard:
+        guard.allow(1000.0, "a look")
+    assert signal.getsignal(signal.SIGALRM) == handler
+    assert (signal.getitimer(signal.ITIMER_REAL)[0] > 0) == (before[0] > 0)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] <= before[0]
+
+
+@pytest.mark.local
+def test_in_another_thread_there_is_no_alarm() -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with Guard() as guard:
+                guard.allow(0.001, "a look")
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert not errors
+
+
+def fail(text: str) -> None:
+    raise OSError(text)
+
+
+@pytest.mark.pure
+def test_the_first_error_is_raised_and_the_others_are_its_notes() -> None:
+    undone: list[str] = []
+    with pytest.raises(RuntimeError) as raised:
+        with UndoStack() as stack:
+            stack.callback(undone.append, "network")
+            stack.callback(fail, "no engine answers")
+            stack.callback(fail, "no logs")
+            raise RuntimeError("the disk is full")
+    assert undone == ["network"] and str(raised.value) == "the disk is full"
+    assert raised.value.__notes__ == [
+        "the clean-up after this error failed too: no logs",
+        "the clean-up after this error failed too: no engine answers",
+    ]
+
+
+@pytest.mark.pure
+def test_notes_of_what_failed_inside_are_kept() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        with UndoStack() as outer:
+            inner = UndoStack()
+            inner.callback(fail, "no engine answers")
+            inner.callback(fail, "no logs")
+            outer.callback(inner.__exit__, None, None, None)
+            raise RuntimeError("the disk is full")
+    first, _, rest = in_full(raised.value).partition("\n")
+    assert first == "the disk is full" and rest.index("no logs") < rest.index("no engine answers")
+
+
+@pytest.mark.pure
+def test_what_fails_first_as_things_are_taken_away_is_raised_where_nothing_went_wrong_before() -> None:
+    with pytest.raises(OSError) as raised:
+        with UndoStack() as stack:
+            stack.callback(fail, "no engine answers")
+            stack.callback(fail, "no logs")
+    assert str(raised.value) == "no logs"
+    assert raised.value.__notes__ == ["the clean-up after this error failed too: no engine answers"]

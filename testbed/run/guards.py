@@ -1,4 +1,4 @@
-"""Checks that end a run which can't continue, with the reason.
+"""The checks that end a run which can't continue, the time limits of its phases, and its clean-up.
 
     the controller   does not answer, or answers with an error, for UNANSWERED_S
     the members      report nothing new for `longest_quiet_s` of the experiment
@@ -12,19 +12,140 @@ The shaper and the replay report their own failures; `Training` asks them.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from testbed.controller.client import ControllerError
+from testbed.emulation import cleanup
 from testbed.emulation.containers import engine
+from testbed.errors import in_full
 from testbed.run.controller_process import ControllerProcess
 from testbed.run.errors import RunFailed
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class UndoStack:
+    """As an ExitStack, but raises the first error; later errors become notes of it.
+
+    An ExitStack raises the last error: when the engine dies, its failure during the clean-up would hide why a run
+    ended.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+
+    def callback(self, undo: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Register a call for the end of the context."""
+        self._undo.append(partial(undo, *args, **kwargs))
+
+    def enter_context(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context, and leave it at the end as if no error had occurred. Returns the context's value."""
+        value = context.__enter__()
+        self.callback(context.__exit__, None, None, None)
+        return value
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        first = error
+        failures = []  # kept until all is undone: while an Interrupted object exists, no further one is raised
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except BaseException as failure:
+                failures.append(failure)
+                if first is None:
+                    first = failure
+                else:
+                    first.add_note(f"the clean-up after this error failed too: {in_full(failure)}")
+        if first is not None and first is not error:
+            raise first
+
+
+#: The time limit of the whole clean-up. After it, the alarm goes off every AGAIN_S and interrupts the step that hangs.
+CLEAN_UP_S = 300.0
+AGAIN_S = 30.0
+
+
+class Guard(UndoStack):
+    """An UndoStack with an alarm: a phase that exceeds its time limit ends with RunFailed.
+
+    The alarm is a signal, so the error is raised in the main thread wherever it waits, as an interrupt is. A Guard that
+    is made in another thread has no alarm.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._what = ""
+        self._rings = threading.current_thread() is threading.main_thread()
+
+    def allow(self, seconds: float, what: str) -> None:
+        """Start the time limit of a phase, which an error names as `what`; it replaces that of the phase before."""
+        self._what = f"{what} took longer than {seconds:g} s"
+        if self._rings:
+            signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+
+    def __enter__(self) -> Self:
+        if self._rings:
+            self._handler = signal.signal(signal.SIGALRM, self._ring)
+            self._timer = signal.setitimer(signal.ITIMER_REAL, 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.allow(CLEAN_UP_S, "the clean-up")
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            if self._rings:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, self._handler)
+                signal.setitimer(signal.ITIMER_REAL, *self._timer)  # the timer from before; it goes off late
+
+    def _ring(self, *_: object) -> None:
+        raise RunFailed(self._what, rule="timeout")
+
+
+@contextmanager
+def removed_at_end(network: str, containers: bool = True) -> Iterator[None]:
+    """On leaving, remove everything that carries the network's label: an interrupted clean-up may have missed some.
+
+    With `containers`, which a run starts, a Docker engine must answer.
+
+    Raises:
+        EngineError: No Docker engine answers on entry, so nothing is started.
+        RunFailed: The engine no longer answers on leaving.
+    """
+    if containers:
+        engine.connect()
+    with UndoStack() as stack:
+        stack.callback(_remove_leftovers if containers else partial(cleanup.sweep, None), network)
+        yield
+
+
+def _remove_leftovers(network: str) -> None:
+    try:
+        client = engine.connect()
+    except engine.EngineError as error:
+        cleanup.sweep(None, network)
+        raise RunFailed(f"{error} `testbed network clean --name {network}` then removes the containers.") from error
+    cleanup.sweep(client, network)
+
 
 #: A controller answers in milliseconds, also while it plans: it plans in threads.
 UNANSWERED_S = 20.0
@@ -146,11 +267,7 @@ def shortage(folders: Iterable[Path]) -> str | None:
 class Watchdog:
     """Asks the `controller` for its status, and raises RunFailed when the run can't continue. A context manager.
 
-    Args:
-        experiment: The experiment.
-        controller: The controller.
-        directory: The run's directory.
-        broken: Returns the reason why another part of the run is broken, or None.
+    `broken` returns the reason why another part of the run is broken, or None.
     """
 
     def __init__(

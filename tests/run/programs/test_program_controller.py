@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from testbed.run.conclusion.unused import controller_failure, unused_controller, unused_links
-from testbed.run.conclusion.verdict import judge
+from testbed.run.conclusion.verdict import judge, unused_links
+from testbed.run.programs.program_controller import controller_failure, unused_controller
 from tests.run.conclusion.test_verdict import FINE
 
 pytestmark = pytest.mark.pure

@@ -1,1 +1,0 @@
-"""Deadlines and checks that end a run which can't continue."""
