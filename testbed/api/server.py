@@ -96,7 +96,8 @@ class ApiServer:
         except Exception:
             log.exception("the API has ended because of an error; the network or run goes on")
         finally:
-            for each in self._sockets:  # so that no client waits here for an answer
+            # The Unix socket then refuses clients. On a port they wait, if `listening` gave it to the next server.
+            for each in self._sockets:
                 each.close()
 
     async def _serve(self) -> None:
