@@ -24,7 +24,7 @@ from testbed.spec.sync import SyncField, read_sync
 from testbed.spec.topology import Topology
 from testbed.spec.trace_ref import MAX_SCALE, MIN_SCALE
 from testbed.spec.train import TrainField, TrainSection
-from testbed.spec.units import Duration
+from testbed.spec.units import Duration, at_least
 from testbed.trace.speed import Speeds
 from testbed.trace.trace import TraceError
 
@@ -32,7 +32,7 @@ from testbed.trace.trace import TraceError
 class ControllerSection(Strict):
     """When the controller adopts another plan."""
 
-    period: Duration = Field(default=2.0, ge=0.1)
+    period: Annotated[Duration, at_least(0.1)] = 2.0
     """The time between two re-plannings."""
     margin: float = Field(default=0.1, ge=0, lt=1)
     """The least share of a round that another plan must save."""
@@ -51,7 +51,7 @@ class ElasticSection(Strict):
     """The least number of members that go on training."""
     lost: Literal["restart", "leave"] = "restart"
     """Whether a worker whose container died is started again and comes back, or stays away."""
-    lease: Duration = Field(default=5.0, ge=0.5)
+    lease: Annotated[Duration, at_least(0.5)] = 5.0
     """A member that does not renew its lease for this time is lost. Members that gossip have no lease."""
 
 

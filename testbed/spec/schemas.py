@@ -139,10 +139,12 @@ def _schema(found: Mapping[str, Any]) -> dict[str, Any]:
 def _tidied(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's schema, changed to describe values as users write them in files.
 
-    A quantity is a number in its model, and a word in a file: its default gets a unit, and its limits go. A field that
-    may be left out is not null in a file.
+    A quantity is a number in its model, and a word in a file: its default gets a unit. A field that may be left out is
+    not null in a file.
     """
-    found = {name: each for name, each in schema.items() if name not in ("title", INSIDE, *_left_out(schema))}
+    default = schema.get("default", ...)
+    left_out = ("title", INSIDE, *(("default",) if default is None or isinstance(default, dict) else ()))
+    found = {name: each for name, each in schema.items() if name not in left_out}
     if isinstance(found.get("default"), float) and INSIDE in schema:
         found["default"] = written(found["default"], schema[INSIDE])
     for name, each in found.items():
@@ -155,9 +157,3 @@ def _tidied(schema: Mapping[str, Any]) -> dict[str, Any]:
     if len(found.get("anyOf", ())) == 1:
         found |= found.pop("anyOf")[0]
     return found
-
-
-def _left_out(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    limits = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum") if INSIDE in schema else ()
-    whole = schema.get("default", ...)
-    return (*limits, "default") if whole is None or isinstance(whole, dict) else limits

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from testbed.spec.event import LinkName
 from testbed.spec.model import Strict
 from testbed.spec.trace_ref import TraceRef
-from testbed.spec.units import Duration, Size, TrafficLoad
+from testbed.spec.units import Duration, Size, TrafficLoad, at_least
 from testbed.trace.trace import Trace
 from testbed.trace.traffic import OnOff, PoissonFlows, Traffic, Volume
 
-#: The least mean time between two changes. A queue evens out what is shorter.
-LEAST_MEAN_S = 0.05
+#: A mean time between two changes. A queue evens out what is shorter.
+MeanTime = Annotated[Duration, at_least(0.05)]
 
 
 class OnOffSection(Strict):
@@ -22,9 +22,9 @@ class OnOffSection(Strict):
 
     rate: TrafficLoad
     """The rate while it is busy: `20mbit`, or a share of the link's rate, `30%`."""
-    busy: Duration = Field(ge=LEAST_MEAN_S)
+    busy: MeanTime
     """The mean of the busy times."""
-    idle: Duration = Field(ge=LEAST_MEAN_S)
+    idle: MeanTime
     """The mean of the idle times."""
 
 
@@ -35,7 +35,7 @@ class PoissonSection(Strict):
     """The rate of each flow: `5mbit`, or a share of the link's rate, `10%`."""
     size: Size
     """The mean of the flows' sizes."""
-    every: Duration = Field(ge=LEAST_MEAN_S)
+    every: MeanTime
     """The mean time between the begins of two flows."""
 
 
