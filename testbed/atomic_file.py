@@ -51,6 +51,13 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
         file.write(text.encode())
 
 
+def check_new(paths: Iterable[Path]) -> None:
+    """Raise FileExistsError for the first path that a file has already. A device such as /dev/stdout may be written."""
+    for path in paths:
+        if path.is_file() and not path.is_relative_to("/dev"):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+
+
 @contextmanager
 def new_folder(folder: Path, mode: int = 0o777) -> Iterator[list[Path]]:
     """Make a folder and its parents where they are missing, for files that the body writes.

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from testbed.atomic_file import check_new
 from testbed.cli.console import BAD_INPUT, fail, list_presets, out, quantity
 from testbed.spec.units import Delay, Rate, count
 from testbed.starts import KINDS, StartError
@@ -89,6 +90,7 @@ def import_(
     """
     from testbed.spec.graph import Defaults, import_graph
 
+    check_new([target])
     made = import_graph(graph, target, Defaults(rate, delay), workers, strict)
     for note in made.notes:
         out.print(note, markup=False)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from testbed.atomic_file import check_new
 from testbed.cli import trace_generate, trace_import
 from testbed.cli.console import BAD_INPUT, fail, link_argument, out, quantity
 from testbed.spec import units
@@ -82,10 +83,10 @@ def convert(
 ) -> None:
     """Convert a trace to the format of TARGET's ending, or write what a run measured on a link as a trace."""
     if (run is None) != (link is None) or (run and step):
-        raise fail(
-            BAD_INPUT,
-            "convert: --run needs --link, and takes no --step\n    write instead: --run RUNS/ID --link 'A->B' TARGET",
+        rule = (
+            "--run needs --link" if link is None else "--link needs --run" if run is None else "--run takes no --step"
         )
+        raise fail(BAD_INPUT, f"convert: {rule}\n    write instead: --run RUNS/ID --link 'A->B' TARGET")
     if len(files) != (1 if run else 2):
         raise fail(
             BAD_INPUT,
@@ -113,6 +114,7 @@ def _write(target: Path, trace: Trace, comments: list[str]) -> None:
     format_ = format_of(target, "")
     if format_ == "iperf3":
         raise TraceError(f"{target}: iperf3's format can only be read; write .csv, .up or .down")
+    check_new([target])
     if format_ == "csv":
         write_csv(target, trace, comments)
     else:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from testbed.atomic_file import check_new
 from testbed.cli.console import BAD_INPUT, fail, out, quantity
 from testbed.spec import units
 from testbed.trace import generate as generators
@@ -30,6 +31,7 @@ Seed = Annotated[int, typer.Option(help="a whole number; the same seed makes the
 def _generate(target: Path, generator: generators.Generator) -> None:
     if format_of(target, "") != "csv":
         raise TraceError(f"{target}: a generated trace is CSV; name it .csv, then use `testbed trace convert`")
+    check_new([target])
     trace = generator.trace()
     write_csv(target, trace, [str(generator)])
     out.print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s", markup=False)

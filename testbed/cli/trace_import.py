@@ -29,7 +29,7 @@ HERE = Path()
 
 def _import(files: list[Path], folder: Path, read: Callable[[Path], list[ImportedTrace]]) -> None:
     found = [each for file in files for each in read(file)]
-    targets = write_imported(found, files, folder)
+    targets = write_imported(found, folder)
     for target, each in zip(targets, found, strict=True):
         columns = ", ".join(f"{column.name} {column.mean:.4g}" for column in columns_of(each.trace))
         out.print(f"{target}: {len(each.trace.rows)} rows, {each.trace.duration_s:.6g} s; {columns}", markup=False)

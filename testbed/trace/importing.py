@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from testbed.atomic_file import check_new
 from testbed.trace.csv import write_csv
 from testbed.trace.text import read_text, unpacked_name
 from testbed.trace.trace import Trace, TraceError, naming_file
@@ -46,15 +47,12 @@ class Form:
             return [found.named_after(path, self.name) for found in self.read(read_text(path), step_s)]
 
 
-def write_imported(found: Sequence[ImportedTrace], sources: Sequence[Path], folder: Path) -> list[Path]:
-    """Write the traces into a folder.
-
-    Returns:
-        The files that were written.
+def write_imported(found: Sequence[ImportedTrace], folder: Path) -> list[Path]:
+    """Write the traces into a folder, and return the files that were written.
 
     Raises:
-        TraceError: There is no such folder, two traces would be the same file, or one would be written over its
-            source. Then nothing is written.
+        TraceError: There is no such folder, or two traces would be the same file. Then nothing is written.
+        FileExistsError: A file is there already. Then nothing is written.
     """
     if not folder.is_dir():
         text = f"{folder}: the folder does not exist; name another one with --out"
@@ -64,9 +62,7 @@ def write_imported(found: Sequence[ImportedTrace], sources: Sequence[Path], fold
         if target in targets[:number]:
             text = f"{target}: two sources have this name; rename one, or import them one by one"
             raise TraceError(text, rule="two-sources", file=target)
-        if any(target.exists() and target.samefile(source) for source in sources):
-            text = f"{target}: the trace would be written over its source; name another folder with --out"
-            raise TraceError(text, rule="is-source", file=target)
+    check_new(targets)
     for each, target in zip(found, targets, strict=True):
         write_csv(target, each.trace, each.comments)
     return targets

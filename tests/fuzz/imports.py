@@ -62,8 +62,9 @@ def use_import(read: Callable[[Path], list[ImportedTrace]]) -> Callable[[Path], 
     def use(path: Path) -> None:
         folder = path.parent / "imported"
         folder.mkdir(exist_ok=True)
-        for made in write_imported(read(path), [path], folder):
+        for made in write_imported(read(path), folder):
             replay(read_trace(made).trace)
+            made.unlink()
 
     return use
 
