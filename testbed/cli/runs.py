@@ -39,7 +39,7 @@ def view(
     """Play a finished run on a page in your browser, at any speed; Ctrl-C ends it."""
     from testbed.api.entry import ApiPort, show_in_browser, write_entry
     from testbed.api.server import ApiServer
-    from testbed.report.recorded_run import RecordedRun
+    from testbed.report.recording import RecordedRun
 
     with tempfile.TemporaryDirectory(prefix="testbed-view-") as folder:
         try:

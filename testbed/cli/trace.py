@@ -92,7 +92,7 @@ def convert(
             BAD_INPUT,
             f"convert: got {len(files)} files\n    write instead: SOURCE TARGET, or TARGET alone with --run and --link",
         )
-    from testbed.report.measured_trace import measured_in
+    from testbed.report.trace import measured_in
 
     *source, target = files
     if run is not None and link is not None:

@@ -13,8 +13,7 @@ from testbed.cli.console import out, quantity
 from testbed.spec import units
 from testbed.trace.csv import columns_of
 from testbed.trace.forms import FORMS
-from testbed.trace.forms.flow import Flow
-from testbed.trace.forms.pcap import STEP_S, import_capture
+from testbed.trace.forms.pcap import STEP_S, Flow, import_capture
 from testbed.trace.importing import Form, ImportedTrace, write_imported
 
 app = typer.Typer(no_args_is_help=True, help="Make traces of other people's; each is written as CSV, NAME.csv.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from math import ceil
@@ -18,6 +19,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from testbed.api.models import LinkHistory, NetworkStatus
+from testbed.api.requests import NOT_HERE, ApiProblem, Request
+from testbed.api.stream import State
+from testbed.api.subject import Subject
 from testbed.link import link_ends, link_name
 from testbed.report.link_states import Columns, link_columns
 from testbed.report.record import site_of
@@ -364,3 +369,36 @@ def _send_result(call: Callable[[], T], receiver: Connection, sender: Connection
         found = error
     with suppress(BrokenPipeError):
         sender.send(found)
+
+
+class RecordedRun(Subject):
+    """A run's recording as a subject of the API, which refuses every change; arguments as `recording_of`'s."""
+
+    def __init__(self, path: Path, forks: bool = False) -> None:
+        self.executor = ThreadPoolExecutor(1)
+        recording = recording_of(path, forks)
+        self._known = {name: recording[name] for name in ("network", "sites", "hosts")}
+        self._recording = msgspec.json.encode(recording)
+
+    def state(self) -> State:
+        """Return the network, its sites and hosts; a recording has no live links."""
+        return self._known | {"links": {}}
+
+    def status(self) -> NetworkStatus:
+        """Return the run's overview, without hosts and links."""
+        return NetworkStatus(**self._known["network"], hosts={}, links={})
+
+    def recording(self) -> bytes:
+        """Return the recording as JSON."""
+        return self._recording
+
+    def history(self, since: int | None) -> LinkHistory:
+        """Refuse: the recording itself has the states of links."""
+        raise self._refusal()
+
+    def do(self, request: Request) -> dict[str, Any]:
+        """Refuse: a recording cannot be changed."""
+        raise self._refusal()
+
+    def _refusal(self) -> ApiProblem:
+        return ApiProblem(NOT_HERE, f"{self._known['network']['name']} is a recording and cannot be changed")

@@ -22,7 +22,7 @@ from testbed.spec.model import Strict, misfit, validate
 from testbed.spec.program import ProgramSection
 from testbed.spec.sync import SyncField, read_sync
 from testbed.spec.topology import Topology
-from testbed.spec.trace_ref import MAX_SCALE, MIN_SCALE
+from testbed.spec.traffic import MAX_SCALE, MIN_SCALE
 from testbed.spec.train import TrainField, TrainSection
 from testbed.spec.units import Duration, at_least
 from testbed.trace.speed import Speeds

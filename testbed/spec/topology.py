@@ -28,8 +28,7 @@ from testbed.resources import preset_or_file
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Source, read_kind
 from testbed.spec.model import LINK_SCHEMA, Pair, Strict, misfit, validate
-from testbed.spec.trace_ref import ReadTrace, TraceRef
-from testbed.spec.traffic import TrafficEntry
+from testbed.spec.traffic import ReadTrace, TraceRef, TrafficEntry
 from testbed.spec.units import BurstyLoss, CardRate, Delay, QueueLimit, Rate, Size
 from testbed.trace.read import read_trace
 from testbed.trace.trace import Trace, TraceError

@@ -22,10 +22,10 @@ from testbed.report.figures.canvas import (
     TIME_RIGHT,
     WIDTH,
     Drawing,
+    draw_marks,
     new_figure,
     style,
 )
-from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 from testbed.report.series import Band, StepFunction, arrived, backlogged, down_spans, estimated, rate_in_force
 
