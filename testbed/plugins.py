@@ -80,7 +80,6 @@ def refusal(policy: Policy, error: Exception) -> str:
 
 
 def _registered(name: str) -> str:
-    """Return the policy's name in the registry, after loading the policy where it is not registered yet."""
     if is_file(name):
         file = Path(name).resolve()
         if file not in _LOADED:
@@ -133,7 +132,6 @@ def _registered_by(what: str, load: Callable[[], object]) -> str:
 
 
 def _placed(error: BaseException) -> str:
-    """Return an error with the file and line where it was raised."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"

@@ -11,7 +11,6 @@ import typer
 from testbed.cli import (
     check,
     compare,
-    doctor,
     experiment,
     files,
     launch,
@@ -82,8 +81,8 @@ PANELS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
         "trace": trace.app,
     },
     "Prepare machines": {
-        "doctor": doctor.doctor,
-        "setup": doctor.setup,
+        "doctor": machines.doctor,
+        "setup": machines.setup,
         "cluster": machines.cluster_app,
         "certificates": machines.certificates,
     },

@@ -71,7 +71,6 @@ def _is_summary(file: Path) -> bool:
 
 
 def _object_in(file: Path) -> Mapping[str, Any]:
-    """Return the JSON object in a file, or an empty dict if the file holds none."""
     try:
         found = json.loads(text_of(file, MOST_BYTES))
     except (OSError, ValueError):

@@ -143,7 +143,6 @@ def sweep(
 
 
 def _check_page(on: Cluster | None, open_: bool, port: int | None) -> None:
-    """Exit with bad input if a page is asked for that other machines would have to serve."""
     if on is not None and (open_ or port is not None):
         rule = "--open and --port: can't be given with --on, since the runs are on other machines"
         raise fail(BAD_INPUT, f"{rule}\n    write instead: `testbed view RUN` for a run that has ended")
@@ -175,7 +174,6 @@ def _make(on: Cluster | None, strict: bool, display: Display, renew: bool = Fals
 
 
 def _side_by_side(compared: Comparison) -> Path | None:
-    """Write the page that compares the finished runs. Return its path, or None if no run has finished."""
     from testbed.report.page import write_comparison
 
     finished = _finished(compared)

@@ -59,7 +59,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print the result alo
 
 
 def _named(kind: str) -> Callable[[Path | None], Path | None]:
-    """Return the callback of an argument that turns a preset's name into its file."""
     return lambda path: None if path is None else preset_or_file(kind, path)
 
 

@@ -175,7 +175,6 @@ def interruptible_run(undone: str = "the network was taken down") -> Iterator[No
 
 
 def _interrupted(signal_: Interrupted, undone: str) -> str:
-    """Return the text for a run that a signal ended: where its records and their page are."""
     if signal_.records is None:
         return f"interrupted ({signal_}): no records were written"
     page = f", their page is {signal_.page}" if signal_.page else ""

@@ -148,7 +148,6 @@ def launch(
 
 
 def _shown_page(network: str) -> str:
-    """Open the page of a network that is up, and return the line to print. Exit with bad input if it has none."""
     from testbed.api.entry import PAGE, ApiPort, show_in_browser
     from testbed.emulation.label import state_folder
 

@@ -27,10 +27,6 @@ from testbed.spec.units import count
 if TYPE_CHECKING:
     import docker
 
-    from testbed.emulation.containers.fleet import ProgramContainers
-    from testbed.emulation.testbed import Backend
-    from testbed.run.terminal.display import Display
-    from testbed.spec.topology import Topology
 
 #: The form of a network's name, as of a topology's: it becomes part of the containers' names.
 NEW_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
@@ -61,6 +57,7 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
+    from testbed.emulation.daemon.startup import bring_up
     from testbed.spec.topology import Topology
 
     if cli and (open_ or port is not None):
@@ -71,26 +68,16 @@ def up(
     workers = program_containers(containers)
     with interruptible_verb(": the network was taken down again"):
         display = progress_display(quiet, port=api_port(open_, port))
-        (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)
+        if cli:
+            from testbed.emulation.daemon.prompt import prompt_on  # needs Mininet
 
-
-def _up_in_background(
-    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
-) -> None:
-    from testbed.emulation.daemon.startup import bring_up
-
-    page = bring_up(name, topology.file, backend, workers, display.step, display.api_port)
-    display.say(f"  {name} is up; `testbed network list` shows it, `testbed network down --name {name}` takes it down")
-    if page:
-        display.say(page)
-
-
-def _up_with_prompt(
-    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
-) -> None:
-    from testbed.emulation.daemon.prompt import prompt_on
-
-    prompt_on(name, topology, backend, workers, display.step)
+            prompt_on(name, wanted, backend, workers, display.step)
+            return
+        page = bring_up(name, wanted.file, backend, workers, display.step, display.api_port)
+        remedy = f"`testbed network list` shows it, `testbed network down --name {name}` takes it down"
+        display.say(f"  {name} is up; {remedy}")
+        if page:
+            display.say(page)
 
 
 def down(name: Name = None) -> None:
@@ -140,7 +127,6 @@ def clean(
 
 
 def _listed() -> list[str]:
-    """Return a line for each network that left something on this machine or is up."""
     from testbed.emulation.cleanup import find, with_engine
     from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
 

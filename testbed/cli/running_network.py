@@ -222,12 +222,7 @@ def restart(worker: Worker, name: Name = None) -> None:
 
 
 def _answer(name: str, ask: Callable[[ApiClient], T]) -> T:
-    """Call `ask` with a client of the API of the network `name`, and return its result.
-
-    Raises:
-        RequestRefused: The request is wrong.
-        RequestFailed: The request was not carried out, or nothing answers.
-    """
+    """Return what `ask` returns, given a client of the network's API. RequestRefused or RequestFailed as there."""
     from testbed.emulation.daemon.discovery import client
 
     return ask(client(name))

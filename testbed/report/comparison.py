@@ -111,7 +111,6 @@ def labels(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _outcome(runs: dict[str, RunRecord]) -> Table:
-    """Return a row for each run, with a column for each key figure."""
     figures = {label: {f.name: f for f in key_figures(record)} for label, record in runs.items()}
     curves = {label: _curve(record) for label, record in runs.items()}
     loss = common_loss(curves.values())
@@ -170,7 +169,6 @@ def _scores(name: str, columns: Sequence[str], cells: Mapping[str, Sequence[str]
 
 
 def _differing_names(values: dict[str, dict[str, str]]) -> list[str]:
-    """Return the names whose values are not the same in all runs."""
     names = dict.fromkeys(name for each in values.values() for name in each)
     return [name for name in names if len({each.get(name) for each in values.values()}) > 1]
 

@@ -94,7 +94,6 @@ def _environment() -> Environment:
 
 
 def _with_code(words: str) -> Markup:
-    """Return a sentence with the commands in backquotes set as code."""
     parts = words.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)

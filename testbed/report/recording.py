@@ -112,12 +112,11 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
         "events": sorted([*events, *_steps(links, samples, began, events)], key=lambda event: event["at_s"]),
         "decisions": _since(path / "decisions.jsonl", began),
         "plans": _plans(path, summary, rounds),
-        "verdict": _verdict(path),
+        "verdict": _verdict(summary),
     }
 
 
 def _first_start(path: Path) -> float:
-    """Return when the first round began, for a run that does not say when training began."""
     return min((one.started_s for one in _lines(path / "rounds.jsonl", ReportLine)), default=0.0)
 
 
@@ -138,7 +137,6 @@ def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _topologies(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the parsed topology files among the run's inputs, by their paths."""
     found = {}
     for name, text in (manifest.get("inputs") or {}).items():
         value = parse_yaml(text) if text.lstrip().startswith(("name", "#", "{", "sites")) else None
@@ -208,7 +206,6 @@ def _changes(events: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) ->
 def _steps(
     links: Mapping[str, Columns], samples: Sequence[TrafficLine], began: float, events: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the steps of rates as events."""
     tracks = {
         name: (
             columns["at_s"],
@@ -247,7 +244,6 @@ def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]
 
 
 def _spent(report: ReportLine) -> list[float]:
-    """Return the seconds for which a member computed, waited and sent."""
     figures = time_spent(report.finished_s - report.started_s, report.compute_s + report.paced_s, report.waited)
     return [round(seconds, 4) for seconds in figures.values()]
 
@@ -280,9 +276,8 @@ def _plans(path: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str,
     return plans
 
 
-def _verdict(path: Path) -> dict[str, Any]:
-    summary = _whole(path / "summary.json")
-    if summary is None:
+def _verdict(summary: Mapping[str, Any]) -> dict[str, Any]:
+    if not summary:
         return {"verdict": "unfinished", "reasons": ["the run left no summary"]}
     return {"verdict": summary.get("verdict", "unfinished"), "reasons": summary.get("reasons") or []}
 
@@ -301,7 +296,6 @@ def _by_link(samples: Sequence[TrafficLine]) -> dict[str, list[int | None]]:
 
 
 def _thinned(records: Sequence[T]) -> Sequence[T]:
-    """Return MOST records at most, evenly spread."""
     return records[:: max(1, ceil(len(records) / MOST))]
 
 

@@ -149,7 +149,6 @@ def links(record: RunRecord) -> Table | None:
 
 
 def _carried(record: RunRecord) -> dict[str, int]:
-    """Return the bytes that arrived over each link since training began."""
     names = {link for sample in record.samples for link in sample.bytes}
     return {
         link: wan_bytes(

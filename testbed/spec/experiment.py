@@ -258,7 +258,6 @@ class Experiment:
 
 
 def _rounds_in(value: Any) -> int | None:
-    """Return the number of rounds in a file, before overrides; None where the file has none."""
     train = value.get("train") if isinstance(value, Mapping) else None
     rounds = train.get("rounds") if isinstance(train, Mapping) else None
     return rounds if isinstance(rounds, int) else None
@@ -290,7 +289,6 @@ def _name_scheme_file(value: Any, folder: Path) -> None:
 
 
 def _scaled(topology: Topology, factor: float, file: Path) -> Topology:
-    """Return the network at the experiment's scale. SpecError where a link can't have its new rate."""
     try:
         scaled = topology.scaled(factor)
     except TraceError as error:
@@ -323,7 +321,6 @@ def _with_policy_files(spec: ExperimentFile, file: Path, overrides: Mapping[str,
 
 
 def _with_links_named(spec: ExperimentFile, topology: Topology, networks: Iterable[Topology]) -> ExperimentFile:
-    """Return the file with links named as in the topologies: `paris->tokyo` for `paris-tokyo`."""
     known = {name for network in (topology, *networks) for name in network.links}
     pairs = [link_name(a, b) for a in topology.sites for b in topology.sites] if spec.sync.link_codecs else []
     codecs = {_named(name, pairs): codec for name, codec in spec.sync.link_codecs.items()}

@@ -133,7 +133,6 @@ def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> list[Fault]:
 
 
 def _links_at(event: Event, spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> set[str]:
-    """Return the links of the network in force when a timed event happens, which is before its own swap."""
     earlier = [e for e in spec.events if e.swap and e.at is not None and e.at < (event.at or 0.0)]
     last = max(earlier, key=lambda e: e.at or 0.0, default=None)
     return set((networks[last.swap] if last and last.swap else topology).links)

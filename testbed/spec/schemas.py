@@ -70,7 +70,6 @@ def _sync_schema(strategy: str, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options_schema(policy: type) -> dict[str, Any]:
-    """Return the schema of a policy's options."""
     own = TypeAdapter(policy).json_schema()
     own.setdefault("properties", {})
     own["additionalProperties"] = False
@@ -86,7 +85,6 @@ def _if_policy(name: str) -> dict[str, Any]:
 
 
 def _sections_of(options: type) -> Iterator[type]:
-    """Yield the dataclasses of the options that are sections themselves."""
     for hint in get_type_hints(options).values():
         yield from (each for each in (hint, *get_args(hint)) if isinstance(each, type) and is_dataclass(each))
 
@@ -105,7 +103,6 @@ def _describe_options(schema: dict[str, Any], options: type) -> None:
 
 
 def _described(schema: dict[str, Any], model: type[Strict]) -> dict[str, Any]:
-    """Return a model's schema with the texts below fields as descriptions, also in its definitions."""
     models = {each.__name__: each for each in _models(Strict)}
     for name, part in ((model.__name__, schema), *schema["$defs"].items()):
         if name in models:

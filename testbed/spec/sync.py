@@ -90,7 +90,6 @@ class SyncSection(Strict):
 
 
 def _scheme_of(value: Any) -> Scheme:
-    """Return the scheme that a file's value of `sync` names."""
     name = value.get("strategy", "gradients") if isinstance(value, Mapping) else "gradients"
     if isinstance(name, str) and is_file(name):
         try:
@@ -150,7 +149,6 @@ def _model(options: type[Checked], base: type[Strict] = Strict) -> type[Strict]:
 
 
 def _modelled(hint: Any) -> Any:
-    """Return a type with each dataclass in it replaced by its pydantic model."""
     if is_dataclass(hint):
         return _model(hint)  # type: ignore[arg-type]
     if get_origin(hint) in (Union, UnionType):

@@ -241,7 +241,6 @@ class TopologyFile(Strict):
 
 
 def _ends(entry: Any, field: str, sites: Any) -> Any:
-    """Return a link's entry with its two sites in `between`, which may be a link's name."""
     if not isinstance(entry, Mapping) or not isinstance(written := entry.get("between"), str):
         return entry
     try:

@@ -199,7 +199,6 @@ INSIDE = "x-inside"
 
 
 def _written(units: Mapping[str, float], *examples: str) -> WithJsonSchema:
-    """Return the JSON Schema of a quantity: a number, then one of these units."""
     pattern = rf"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*({'|'.join(units)})\s*$"
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples), INSIDE: dict(units)})
 

@@ -80,7 +80,6 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
 
 
 def _unpacked(file: io.BufferedReader) -> BinaryIO | None:
-    """Return a file that unpacks this one, or None where this one is not compressed."""
     begin = file.peek(8)
     if begin.startswith(GZIP):
         return cast(BinaryIO, gzip.GzipFile(fileobj=file))

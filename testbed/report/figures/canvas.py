@@ -119,7 +119,6 @@ class Drawing:
             )
 
     def _repr_svg_(self) -> str:
-        """Return the SVG that a notebook shows."""
         buffer = io.BytesIO()
         self.write(buffer, "svg")
         return buffer.getvalue().decode()

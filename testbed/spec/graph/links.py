@@ -96,7 +96,6 @@ def _delay_ms(
 
 
 def _rate_bps(edge: GraphEdge, defaults: Defaults) -> float:
-    """Return the edge's rate, or the nearest rate that a link can have."""
     rate = defaults.rate_bps if edge.rate_bps is None else edge.rate_bps
     return min(max(rate, LEAST_LINK_BPS), MOST_LINK_BPS)
 

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from testbed.link import MTU_FRAME_BYTES
-from testbed.trace.importing import Form, ImportedTrace
+from testbed.trace.forms import Form, ImportedTrace
 from testbed.trace.resample import LEAST_STEP_S, Resampled, Volume, resample
 from testbed.trace.trace import TraceError
 
@@ -142,7 +142,6 @@ def _positive(value: object) -> bool:
 
 
 def _intervals(document: Mapping[str, Any]) -> tuple[list[float], list[float]]:
-    """Return the edges of the intervals in seconds from 0, and the bytes between them."""
     intervals = document.get("intervals")
     if not isinstance(intervals, list) or not intervals:
         text = f"the file has no `intervals`; {WRITE} and an interval (-i) above 0"

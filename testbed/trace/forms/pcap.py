@@ -12,8 +12,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import accumulate
 from pathlib import Path
 
+from testbed.trace.forms import ImportedTrace
 from testbed.trace.forms.packets import Packet, read_packets
-from testbed.trace.importing import ImportedTrace
 from testbed.trace.resample import resample
 from testbed.trace.text import open_bytes
 from testbed.trace.trace import TraceError, naming_file

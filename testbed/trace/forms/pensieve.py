@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from testbed.trace.importing import Form, ImportedTrace
+from testbed.trace.forms import Form, ImportedTrace
 from testbed.trace.resample import Volume, rates_between
 from testbed.trace.table import with_points
 from testbed.trace.text import numbered
