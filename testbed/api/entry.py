@@ -27,19 +27,15 @@ _REDIRECT = """<!doctype html><meta charset="utf-8"><title>testbed</title>
 
 @dataclass(frozen=True, slots=True)
 class ApiPort:
-    """A port of 127.0.0.1 on which the API listens beside its Unix socket.
+    """A port of 127.0.0.1 on which the API listens beside its Unix socket."""
 
-    Attributes:
-        port: The number of the port; 0 takes any free one.
-        shown: Whether to open the page in the user's browser.
-        token: The token that clients need, or None for a new one.
-        listening: A socket that listens at the port already, or None. With it, no other program takes the port between
-            two runs of a command.
-    """
-
+    #: 0 takes any free port.
     port: int = 0
+    #: Whether to open the page in the user's browser.
     shown: bool = False
+    #: The token that clients need, or None for a new one.
     token: str | None = None
+    #: A socket that listens at the port already: no other program takes the port between two runs of a command.
     listening: socket.socket | None = None
 
 

@@ -115,11 +115,7 @@ def program_containers(options: ContainerOptions) -> ProgramContainers:
 
 
 def renew_images(experiments: Sequence[Experiment], display: Display) -> None:
-    """Build the images that experiments' commands run in again, each once.
-
-    Args:
-        experiments: The experiments, all of one file.
-        display: Shows how long the builds take.
+    """Build the images that the commands of one file's experiments run in again, each once.
 
     Raises:
         SpecError: No experiment names an image, or one names an image that is not built here.

@@ -197,10 +197,7 @@ def add(
     from testbed.api.requests import AddWorker
 
     added = _answer(chosen_network_or_run(name), lambda network: network.do(AddWorker(site=site)))
-    if json_:
-        typer.echo(json.dumps(added))
-    else:
-        typer.echo(f"worker {added['worker']} is up at {added['address']}")
+    typer.echo(json.dumps(added) if json_ else f"worker {added['worker']} is up at {added['address']}")
 
 
 @worker_app.command()

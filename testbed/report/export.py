@@ -40,15 +40,7 @@ def drawings(record: RunRecord) -> list[Drawing]:
 
 
 def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) -> list[Path]:
-    """Write the exports of these runs into the folder `target`.
-
-    Args:
-        records: The runs.
-        target: The folder, which is made where it is missing.
-        forms: The forms of files to write.
-
-    Returns:
-        The written files, in order.
+    """Write runs in these forms into a folder, which is made where it is missing. Return the written files, in order.
 
     Raises:
         PandasMissing: A form needs pandas, which is not installed; nothing was written.
@@ -153,12 +145,7 @@ class Span:
 def otlp(trace: str, root: Span, spans: Iterable[Span]) -> str:
     """Return the trace of this name in OTLP's JSON, which OpenTelemetry's collector reads.
 
-    Identifiers are hashes of names, so a trace that is written twice keeps them.
-
-    Args:
-        trace: The trace's name.
-        root: The span of the whole trace.
-        spans: The other spans, children of `root`.
+    The other spans are children of `root`. Identifiers are hashes of names: a trace that is written twice keeps them.
     """
     told = [_span(trace, root, None), *(_span(trace, span, root) for span in spans)]
     resource = {"attributes": list(_attributes({"service.name": "testbed", "service.instance.id": trace}))}

@@ -71,14 +71,9 @@ class ComputeSection(Strict):
         ]
 
     def read_speeds(self, topology: Topology, file: Path) -> dict[str, Speeds]:
-        """Return worker → its trace of speed: its own, or else its site's.
+        """Return worker → its trace of speed: its own, or else its site's. SpecError where a trace can't be read.
 
-        Args:
-            topology: The network of the experiment.
-            file: The experiment's file; the traces' paths begin in its folder.
-
-        Raises:
-            SpecError: A trace can't be read.
+        The traces' paths begin in the folder of `file`, the experiment's.
         """
         read: dict[str, Speeds] = {}
         for name, path in self.speeds.items():

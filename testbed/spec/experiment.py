@@ -189,13 +189,8 @@ class Experiment:
     def of_program(cls, topology: Topology, train: Mapping[str, Any], name: str | None = None) -> Self:
         """Return the experiment, without a file of its own, in which a program trains on a network.
 
-        Args:
-            topology: The network, whose file stands in for the experiment's.
-            train: The fields of a ProgramSection. Relative paths begin in the current folder.
-            name: The experiment's name; None is the topology's.
-
-        Raises:
-            SpecError: A field is wrong.
+        The topology's file stands in for the experiment's, and its name where `name` is None. `train` has the fields of
+        a ProgramSection, whose relative paths begin in the current folder. SpecError where a field is wrong.
         """
         value = {"name": name or topology.name, "topology": str(topology.file), "train": train}
         spec, folder = validate(ExperimentFile, value, topology.file), Path.cwd()

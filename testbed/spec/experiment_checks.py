@@ -26,11 +26,8 @@ def check_parts(
 ) -> list[Fault]:
     """Return a fault for each part of an experiment that does not fit the others.
 
-    Args:
-        spec: The experiment's file.
-        topology: Its network.
-        networks: The networks of its swaps, by their paths in the file.
-        shortened: The number of rounds in the file, where an override asks for fewer.
+    `networks` are those of its swaps, by their paths in the file; `shortened` is the number of rounds in the file where
+    an override asks for fewer.
     """
     faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
     faults += _check_hosts(spec, (topology, *networks.values()))

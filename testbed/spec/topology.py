@@ -315,12 +315,7 @@ class Topology:
     def load(cls, file: Path, seed: int = 1) -> Topology:
         """Return the topology in a file, or in the preset of that name (`netstorm9`) where no such file exists.
 
-        Args:
-            file: The file's path, or the preset's name.
-            seed: The seed of the background traffic.
-
-        Raises:
-            SpecError: The file, or a trace that it names, is wrong.
+        `seed` draws the background traffic. SpecError where the file, or a trace that it names, is wrong.
         """
         file = preset_or_file("topology", file)
         return cls.from_value(read_kind(file, "a topology"), file, seed)

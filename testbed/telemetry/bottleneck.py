@@ -236,11 +236,7 @@ def _slowed(train: Train, finding_pace: bool) -> bool:
     """Return whether a train arrived clearly slower than its sender would have sent it, so that the path held it up.
 
     A probe leaves at a known rate. TCP sends at most at the train's `allowed_bytes_s`; if it held nothing back (0), the
-    path alone did.
-
-    Args:
-        train: The train.
-        finding_pace: TCP was finding its pace then, so the train counts only below a smaller share of it (BEGIN_HELD).
+    path alone did. While TCP was `finding_pace`, the train counts only below a smaller share of it (BEGIN_HELD).
     """
     rate, allowed = train.bytes / train.seconds, train.allowed_bytes_s
     if train.is_probe:

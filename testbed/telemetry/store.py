@@ -51,10 +51,7 @@ class Records:
             self._write(b"\n")
 
     def append(self, record: Mapping[str, Any]) -> int:
-        """Append a whole record, or nothing.
-
-        Returns:
-            The bytes of the record's line.
+        """Append a whole record, or nothing. Return the bytes of its line.
 
         Raises:
             OSError: The record could not be written; names the file.
