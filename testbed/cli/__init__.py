@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli import (
-    check,
     compare,
     experiment,
     files,
@@ -65,7 +64,7 @@ PANELS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
         "report": runs.report,
         "view": runs.view,
         "export": runs.export,
-        "check": check.check,
+        "check": runs.check,
         "runs": runs.app,
     },
     "Work with what runs": {

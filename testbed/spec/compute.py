@@ -11,7 +11,7 @@ from testbed.spec.errors import Fault, SpecError
 from testbed.spec.model import Strict, misfit
 from testbed.spec.topology import Topology, Worker
 from testbed.spec.units import Duration
-from testbed.trace.speed import Speeds, read_speeds
+from testbed.trace.csv import Speeds, read_speeds
 from testbed.trace.trace import TraceError
 
 #: The factors on step times that are allowed; others are a slip of the pen.

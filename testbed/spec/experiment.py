@@ -25,7 +25,7 @@ from testbed.spec.topology import Topology
 from testbed.spec.traffic import MAX_SCALE, MIN_SCALE
 from testbed.spec.train import TrainField, TrainSection
 from testbed.spec.units import Duration, at_least
-from testbed.trace.speed import Speeds
+from testbed.trace.csv import Speeds
 from testbed.trace.trace import TraceError
 
 

@@ -39,6 +39,9 @@ _VARIABLES: Mapping[str, str] = {
     SKY: "--sky",
 }
 
+#: A background that keeps words legible over lines.
+BEHIND: Mapping[str, Any] = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.75}
+
 #: The width of a figure in inches. At 72 points per inch, text keeps its size relative to the page's column.
 WIDTH = 10.8
 
@@ -147,6 +150,11 @@ def over_time(axes: Axes, end_s: float) -> None:
     axes.set_xlabel("seconds since training began", loc="right", fontsize=8)
 
 
+def annotate(axes: Axes, words: str, at: tuple[float, float], offset: tuple[float, float], **look: Any) -> None:
+    """Write words beside a point, `offset` points away from it."""
+    axes.annotate(words, at, xytext=offset, textcoords="offset points", **{"fontsize": 8, **look})
+
+
 def _inline(svg: str, name: str, title: str, alt: str) -> str:
     """Return Matplotlib's SVG document as an element of a page, with unique identifiers and the page's colours."""
     svg = svg[svg.index("<svg") :]
@@ -230,25 +238,11 @@ def _write_names(axes: Axes, marks: Sequence[Mark], end_s: float) -> None:
         placed.append(name)
         colour, _ = _LOOK[mark.kind]
         flush = name.left == name.at
-        axes.annotate(
-            label,
-            (mark.at_s, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(2 if flush else -2, 4 + name.row * ROW_POINTS),
-            textcoords="offset points",
-            ha="left" if flush else "right",
-            fontsize=8,
-            color=colour,
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
-        )
-        axes.annotate(
-            "",
-            (mark.at_s, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 11 + name.row * ROW_POINTS),
-            textcoords="offset points",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 0},
-        )
+        place: dict[str, Any] = {"at": (mark.at_s, 1.0), "xycoords": ("data", "axes fraction")}
+        offset, side = (2 if flush else -2, 4 + name.row * ROW_POINTS), "left" if flush else "right"
+        annotate(axes, label, offset=offset, **place, ha=side, color=colour, bbox={**BEHIND, "alpha": None})
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 0}
+        annotate(axes, "", offset=(0, 11 + name.row * ROW_POINTS), **place, arrowprops=line)
 
 
 def _place(at: float, length: float, width: float, placed: Sequence[_Name], all_at: Sequence[float]) -> _Name | None:

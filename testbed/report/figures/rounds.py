@@ -10,18 +10,19 @@ from matplotlib.axes import Axes
 
 from testbed.report import text
 from testbed.report.figures.canvas import (
+    BEHIND,
     BLUE,
     CYCLE,
     GREEN,
     INK,
     MUTED,
     ORANGE,
-    PAPER,
     SKY,
     TIME_LEFT,
     TIME_RIGHT,
     WIDTH,
     Drawing,
+    annotate,
     draw_marks,
     over_time,
     style,
@@ -78,19 +79,8 @@ def _draw_epoch(axes: Axes, record: RunRecord, epoch: int, rounds: tuple[RoundFi
     width = (TIME_RIGHT - TIME_LEFT) * WIDTH * 72 * (at[-1] - record.since(rounds[0].entered_s)) / record.end_s
     if width < len(name) * NAME_POINTS:
         return
-    axes.annotate(
-        name,
-        (at[-1], middle),
-        xytext=(-2, 3),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=8,
-        color=colour,
-        weight="bold",
-        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
-        zorder=6,
-    )
+    look: dict[str, Any] = {"color": colour, "weight": "bold", "bbox": BEHIND, "zorder": 6}
+    annotate(axes, name, (at[-1], middle), (-2, 3), ha="right", va="bottom", **look)
 
 
 def _name(record: RunRecord, epoch: int) -> str:
@@ -110,16 +100,8 @@ def _draw_bound(axes: Axes, record: RunRecord) -> list[float]:
         return []
     axes.stairs(values, edges, baseline=None, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=3.5)
     low = values[0] < BOUND_BELOW * max(round_.seconds for round_ in record.rounds)
-    axes.annotate(
-        "bound",
-        (0, values[0]),
-        xytext=(3, 3 if low else -3),
-        textcoords="offset points",
-        va="bottom" if low else "top",
-        fontsize=8,
-        color=MUTED,
-        style="italic",
-    )
+    offset, side = (3, 3 if low else -3), "bottom" if low else "top"
+    annotate(axes, "bound", (0, values[0]), offset, va=side, color=MUTED, style="italic")
     return values
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import mean, median
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from matplotlib.ticker import PercentFormatter
 
 from testbed.report import text
 from testbed.report.figures.canvas import (
+    BEHIND,
     BLUE,
     GREEN,
     INK,
@@ -20,6 +22,7 @@ from testbed.report.figures.canvas import (
     PAPER,
     YELLOW,
     Drawing,
+    annotate,
     draw_marks,
     new_figure,
     over_time,
@@ -145,18 +148,8 @@ def draw_host(record: RunRecord) -> Drawing | None:
         axes.fill_between(at, busy, step="pre", color=BLUE, alpha=0.15, linewidth=0)
         axes.plot(at, busy, drawstyle="steps-pre", color=BLUE, linewidth=1.0)
         axes.axhline(CPU_BUSY, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)))
-        axes.annotate(
-            f"starved above {CPU_BUSY:.0%}",
-            (1.0, CPU_BUSY),
-            xycoords=("axes fraction", "data"),
-            xytext=(-2, -3),
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize=8,
-            color=ORANGE,
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
-        )
+        place: dict[str, Any] = {"at": (1.0, CPU_BUSY), "xycoords": ("axes fraction", "data"), "offset": (-2, -3)}
+        annotate(axes, f"starved above {CPU_BUSY:.0%}", **place, ha="right", va="top", color=ORANGE, bbox=BEHIND)
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_ylabel("busy share of processors", color=MUTED)
