@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -33,17 +32,11 @@ if TYPE_CHECKING:
     from testbed.run.terminal.display import Display
 
 
-class Cluster(StrEnum):
-    """The kinds of cluster that runs can be spread over."""
-
-    RAY = "ray"
-
-
 ComparisonJson = Annotated[
     bool, typer.Option("--json", help="print one JSON object; progress goes to the error output")
 ]
 On = Annotated[
-    Cluster | None,
+    Literal["ray"] | None,
     typer.Option("--on", help="spread the runs over the hosts of the cluster that is up; default: this machine"),
 ]
 
@@ -142,13 +135,13 @@ def sweep(
     _exit(compared, strict)
 
 
-def _check_page(on: Cluster | None, open_: bool, port: int | None) -> None:
+def _check_page(on: On, open_: bool, port: int | None) -> None:
     if on is not None and (open_ or port is not None):
         rule = "--open and --port: can't be given with --on, since the runs are on other machines"
         raise fail(BAD_INPUT, f"{rule}\n    write instead: `testbed view RUN` for a run that has ended")
 
 
-def _make(on: Cluster | None, strict: bool, display: Display, renew: bool = False) -> Make:
+def _make(on: On, strict: bool, display: Display, renew: bool = False) -> Make:
     """Return the function that makes runs: one after another on this machine, or on the hosts of a cluster.
 
     With `renew`, this machine builds the runs' images again before the first run, so that all runs have the same ones.

@@ -56,12 +56,6 @@ Renew = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-Tmp = Annotated[float, _space_option("/tmp", "64MiB")]
-Shm = Annotated[float, _space_option("/dev/shm", "64MiB")]
-Out = Annotated[float, _space_option("/out, and of the changes in /work", "256MiB")]
-
-#: The default sizes in bytes. Floats are taken unparsed; only a text needs a unit.
-TMP, SHM, OUT = float(TMP_BYTES), float(SHM_BYTES), float(OUT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +65,10 @@ class ContainerOptions:
     files: Files = None
     image: Image = None
     renew: Renew = False
-    tmp: Tmp = TMP
-    shm: Shm = SHM
-    out: Out = OUT
+    # The default sizes are floats, which are taken unparsed; only a text needs a unit.
+    tmp: Annotated[float, _space_option("/tmp", "64MiB")] = float(TMP_BYTES)
+    shm: Annotated[float, _space_option("/dev/shm", "64MiB")] = float(SHM_BYTES)
+    out: Annotated[float, _space_option("/out, and of the changes in /work", "256MiB")] = float(OUT_BYTES)
 
     @property
     def scratch(self) -> dict[str, float]:

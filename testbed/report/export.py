@@ -64,23 +64,21 @@ def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) ->
             with replacing(written[-1]) as file:
                 frames.write(table, file, kind)
     for record in records:
-        written += _curves(record, target / "tensorboard" / record.id) if "tensorboard" in forms else ()
-        written += _trace(record, target / f"{record.id}.otlp.json") if "otlp" in forms else ()
+        if "tensorboard" in forms:
+            written.append(_write_curves(record, target / "tensorboard" / record.id))
+        if "otlp" in forms:
+            root = Span(f"run {record.id}", record.zero_s, record.zero_s + record.end_s, {"policy": record.policy})
+            written.append(target / f"{record.id}.otlp.json")
+            write_text(written[-1], otlp(record.id, root, _spans(record)))
     return written
 
 
-def _curves(record: RunRecord, folder: Path) -> Iterator[Path]:
+def _write_curves(record: RunRecord, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / tensorboard.file_name(record.zero_s)
     with replacing(file) as stream:
         tensorboard.write_scalars(stream, record.zero_s, _scalars(record))
-    yield file
-
-
-def _trace(record: RunRecord, file: Path) -> Iterator[Path]:
-    root = Span(f"run {record.id}", record.zero_s, record.zero_s + record.end_s, {"policy": record.policy})
-    write_text(file, otlp(record.id, root, _spans(record)))
-    yield file
+    return file
 
 
 def _spans(record: RunRecord) -> Iterator[Span]:

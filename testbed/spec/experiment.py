@@ -171,12 +171,11 @@ class Experiment:
         written = _rounds_in(value)
         for key, text in overrides.items():
             _override(value, key, text, file)
-        _name_scheme_file(value, Path() if "sync.strategy" in overrides else file.parent)
+        _name_plugin_files(value, file, overrides)
         spec = validate(ExperimentFile, value, file, overrides)
         topology = _scaled(Topology.load(file.parent / spec.topology, spec.seed), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap, spec.seed), spec.scale, file) for swap in swaps}
-        spec = _with_policy_files(spec, file, overrides)
         spec = _with_links_named(spec, topology, networks.values())
         shortened = written if written and spec.program is None and spec.own_train.rounds < written else None
         faults = check_parts(spec, topology, networks, shortened)
@@ -276,11 +275,24 @@ def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
         raise SpecError(file, [Fault(key, f"{text!r} is not a YAML value", "a number, a word or a list")]) from None
 
 
-def _name_scheme_file(value: Any, folder: Path) -> None:
-    """Write the absolute path of a scheme that is named by its file, whose path begins in a folder."""
-    sync = value.get("sync") if isinstance(value, Mapping) else None
-    if isinstance(sync, dict) and isinstance(strategy := sync.get("strategy"), str) and is_file(strategy):
-        sync["strategy"] = str((folder / strategy).absolute())
+def _name_plugin_files(value: Mapping[str, Any], file: Path, overrides: Mapping[str, str]) -> None:
+    """Write the absolute paths of the scheme and the policies that are named by their files.
+
+    The paths begin in the experiment's folder, or in the current one where the command line names them.
+    """
+
+    def whole(name: Any, field: str) -> Any:
+        folder = Path() if field in overrides else file.parent
+        return str((folder / name).absolute()) if isinstance(name, str) and is_file(name) else name
+
+    sync = value.get("sync")
+    if not isinstance(sync, dict):
+        return
+    sync |= {name: whole(sync[name], f"sync.{name}") for name in ("strategy", "policy") if name in sync}
+    options = sync.get("options")
+    if isinstance(options, dict) and isinstance(also := options.get("also"), str | list):
+        names = [also] if isinstance(also, str) else also
+        options["also"] = [whole(name, "sync.options") for name in names]
 
 
 def _scaled(topology: Topology, factor: float, file: Path) -> Topology:
@@ -294,25 +306,6 @@ def _scaled(topology: Topology, factor: float, file: Path) -> Topology:
             rule = f"{name} of {topology.file} would have {link.state.rate_bps:g} bit/s"
             raise SpecError(file, [Fault("scale", rule, f"a factor that leaves it {RATES}")])
     return scaled
-
-
-def _with_policy_files(spec: ExperimentFile, file: Path, overrides: Mapping[str, str]) -> ExperimentFile:
-    """Return the file with absolute paths of policies that are named by their files.
-
-    The paths begin in the experiment's folder, or in the current one where the command line names the policies.
-    """
-
-    def whole(name: str, field: str) -> str:
-        folder = Path() if field in overrides else file.parent
-        return str((folder / name).absolute()) if is_file(name) else name
-
-    policy, options = whole(spec.sync.policy, "sync.policy"), dict(spec.sync.options)
-    if isinstance(also := options.get("also"), str | list):
-        named = [also] if isinstance(also, str) else also
-        options["also"] = [whole(str(name), "sync.options") for name in named]
-    if policy == spec.sync.policy and options == spec.sync.options:
-        return spec
-    return spec.model_copy(update={"sync": spec.sync.model_copy(update={"policy": policy, "options": options})})
 
 
 def _with_links_named(spec: ExperimentFile, topology: Topology, networks: Iterable[Topology]) -> ExperimentFile:
