@@ -274,8 +274,7 @@ async def _hear(socket: WebSocket, follower: Follower) -> None:
 async def done(subject: Subject, request: Request) -> dict[str, Any]:
     """Carry out a request in the subject's thread, and return its result.
 
-    Raises:
-        ApiProblem: The request was not carried out.
+    ApiProblem where the request was not carried out.
     """
     try:
         call = subject.executor.submit(subject.do, request)

@@ -49,11 +49,7 @@ def write_entry(folder: Path, port: int, token: str) -> Path:
 
 
 def show_in_browser(page: Path, api_port: ApiPort) -> str:
-    """Open the page in the browser of the user who called, if `api_port.shown` is set and there is a browser.
-
-    Returns:
-        The line to print, which names the page's file.
-    """
+    """Open the page in the user's browser if `api_port.shown` is set and there is one. Return the line to print."""
     opener = shutil.which("xdg-open") if api_port.shown else None
     if opener is None or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return f"  page: {page}; open it in your browser"

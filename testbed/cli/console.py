@@ -89,13 +89,7 @@ def list_presets(kind: str) -> None:
 
 
 def progress_display(quiet: bool, beside_output: bool = False, port: ApiPort | None = None) -> Display:
-    """Return the display of a command's progress.
-
-    Args:
-        quiet: Whether to show nothing.
-        beside_output: Whether to use the error output, since the output is for programs.
-        port: The port of the API and the page, if there is one.
-    """
+    """Return the display of a command's progress, on the error output where the output is for programs."""
     from testbed.run.terminal.display import Display
 
     return Display(Console(quiet=quiet, stderr=beside_output), port)

@@ -162,11 +162,7 @@ def page(run: Path) -> Path:
 
 @contextmanager
 def interruptible_run(undone: str = "the network was taken down") -> Iterator[None]:
-    """Let signals interrupt a run; the program then ends with a text that names the run's records.
-
-    Args:
-        undone: What was undone of an interrupted run.
-    """
+    """Let signals interrupt a run; the program then ends with a text: what was undone, and where the records are."""
     try:
         with interruptible():
             yield

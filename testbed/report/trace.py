@@ -104,8 +104,7 @@ BACKLOGGED = 0.05
 def measured_in(run: Path, link: str) -> tuple[Trace, str]:
     """Return the `measured_trace` of a run's directory, and a comment on its origin.
 
-    Raises:
-        TraceError: The directory is not a run's, the run has no such link, or the link was never backlogged.
+    TraceError where the directory is not a run's, the run has no such link, or the link was never backlogged.
     """
     try:
         record = RunRecord.read(run)
@@ -120,9 +119,7 @@ def measured_trace(record: RunRecord, link: str) -> Trace:
     """Return a link's throughput since training began, at the times at which its queue was backlogged.
 
     Between them the last rate holds, and before them the first: the link was asked for less than it could carry.
-
-    Raises:
-        TraceError: The run has no such link, or the link was never backlogged for long enough.
+    TraceError where the run has no such link, or the link was never backlogged for long enough.
     """
     link = _link_in(record, link)
     shares, rates = steady_rate(record.samples, link)

@@ -225,8 +225,7 @@ class Experiment:
     def add_network(self, file: Path) -> Topology:
         """Return the network in a topology file, at the experiment's scale; from now on the experiment may swap to it.
 
-        Raises:
-            SpecError: The file is wrong, or the training can't go on over its network.
+        SpecError where the file is wrong, or the training can't go on over its network.
         """
         topology = _scaled(Topology.load(file, self.spec.seed), self.spec.scale, self.file)
         if fault := check_swap("swap", self.topology, topology):

@@ -32,8 +32,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def experiment_schema(policies: Mapping[str, type] | None = None) -> dict[str, Any]:
     """Return the schema of experiment files, in which the fields of `sync` follow from its strategy.
 
-    Args:
-        policies: Policies by name. Each is a dataclass whose fields are the options under `sync.options`.
+    The fields of a policy's dataclass are its options under `sync.options`.
     """
     found = _described(ExperimentFile.model_json_schema(), ExperimentFile)
     sections = [_sync_schema(name, found["$defs"]) for name in SCHEMES]

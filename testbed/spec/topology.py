@@ -324,8 +324,7 @@ class Topology:
     def from_value(cls, value: Mapping[str, object], file: Path, seed: int = 1) -> Topology:
         """Return the topology of a file's value; the paths of its traces begin in the folder of `file`.
 
-        Raises:
-            SpecError: The value, or a trace that it names, is wrong.
+        SpecError where the value, or a trace that it names, is wrong.
         """
         parsed = validate(TopologyFile, value, file)
         links: dict[str, Link] = {}
@@ -393,8 +392,7 @@ class Topology:
     def scaled(self, factor: float) -> Topology:
         """Return the network with every WAN rate multiplied; LANs, delays and losses stay.
 
-        Raises:
-            TraceError: A link can't have the new rate of a trace.
+        TraceError where a link can't have the new rate of a trace.
         """
         links = {
             name: replace(link, state=link.state.scaled(factor), trace=link.trace and link.trace.scaled(factor))
@@ -434,8 +432,7 @@ def _loaded(
 ) -> Link:
     """Return the link that background traffic leaves. Entries and recorded traffic go by their place in the file.
 
-    Raises:
-        TraceError: An entry, which the error names, can't be on the link, or there would be too many rows.
+    TraceError where an entry, which the error names, can't be on the link, or there would be too many rows.
     """
     capacity_bps = link.state.rate_bps
     traffic: list[tuple[Traffic, random.Random]] = []

@@ -46,12 +46,7 @@ class TraceRef(Strict):
         return self
 
     def read(self, folder: Path, read: ReadTrace = read_trace) -> Trace:
-        """Return the trace as it is replayed. TraceError names the file and what is wrong in it.
-
-        Args:
-            folder: The topology's folder.
-            read: Reads the file.
-        """
+        """Return the trace as it is replayed, from the topology's folder. TraceError names the file and its fault."""
         end: End = self.end or ("hold" if self.loop is False else "loop")
         trace = read(folder / self.file, end, self.step).trace
         with naming_file(folder / self.file):
@@ -113,8 +108,7 @@ class TrafficEntry(Strict):
     def on(self, capacity_bps: float, recorded: Trace | None) -> Traffic:
         """Return the traffic on a link with this capacity; `recorded` is the trace that `trace` names.
 
-        Raises:
-            TraceError: Too many flows would be under way at once, or the trace has no rates.
+        TraceError where too many flows would be under way at once, or the trace has no rates.
         """
         if self.on_off is not None:
             return OnOff(self.on_off.rate.on(capacity_bps), self.on_off.busy, self.on_off.idle)

@@ -107,8 +107,7 @@ def text_of(path: Path, most_bytes: int) -> str:
 def decoded(data: bytes) -> str:
     """Return the text of bytes in UTF-8, UTF-16 or UTF-32, by their byte-order mark or by the bytes themselves.
 
-    Raises:
-        ValueError: The bytes are not text; says what they are, or which line has the first wrong byte.
+    ValueError where the bytes are not text; says what they are, or which line has the first wrong byte.
     """
     if kind := kind_of(data):
         raise ValueError(f"it is {kind}")

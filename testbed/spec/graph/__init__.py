@@ -96,9 +96,8 @@ NO_WORDS = ("no", "off", "on", "yes", "null", "true", "false", "y", "n")
 def write_topology(target: Path, text: str, source: Path | None = None) -> Topology:
     """Write the text of a topology file, and return its topology.
 
-    Raises:
-        SpecError: The text is no topology file, or too long for one (then `source` is named, if it is given). Nothing
-            is written.
+    SpecError where the text is no topology file, or too long for one (then `source` is named, if it is given). Nothing
+    is written.
     """
     if len(text.encode()) > MOST_BYTES:
         rule = f"the graph makes a topology file of over {MOST_BYTES / 2**20:g} MiB, which no verb reads"

@@ -46,8 +46,7 @@ WRITE = "write the file with `iperf3 --json`"
 def parse_iperf3(text: str) -> Volume:
     """Return the bytes of frames that were delivered, from the first interval that is not omitted on.
 
-    Raises:
-        TraceError: The text is not of iperf3, or says what was sent alone; names the field in the JSON.
+    TraceError where the text is not of iperf3, or says what was sent alone; names the field in the JSON.
     """
     try:
         document = json.loads(text)

@@ -35,8 +35,7 @@ class End:
     def parse(cls, text: str) -> End:
         """Return the end that a text names: `10.0.0.1:443`, `[2001:db8::1]:443`, `*:443`, or one of them without port.
 
-        Raises:
-            ValueError: The text is none of these.
+        ValueError where the text is none of these.
         """
         address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
         if colon and not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65_536):
