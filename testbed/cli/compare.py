@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from testbed.cli.console import (
-    BAD_INPUT,
     FAILED,
     ExperimentFile,
     Open,
     Port,
     Quiet,
     api_port,
-    fail,
+    bad_input,
     out,
     progress_display,
 )
@@ -66,13 +65,11 @@ def compare(
     try:
         variants = [Variant.parse(text) for text in policies.split(",")]
     except ValueError as error:
-        raise fail(BAD_INPUT, f"--policies: {error}\n    write instead: --policies netstorm:roots=1,mst") from None
+        raise bad_input(f"--policies: {error}", "--policies netstorm:roots=1,mst") from None
     try:
         numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError:
-        raise fail(
-            BAD_INPUT, f"--seeds {seeds}: a seed is not a whole number\n    write instead: --seeds 1,2,3"
-        ) from None
+        raise bad_input(f"--seeds {seeds}: a seed is not a whole number", "--seeds 1,2,3") from None
     display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
     with interruptible_run():
         if on is None:
@@ -114,7 +111,7 @@ def sweep(
 
     if renew and on is not None:
         rule = "--renew-image: can't be given with --on, since each host builds the images of its own runs"
-        raise fail(BAD_INPUT, f"{rule}\n    write instead: versions in the image's file, which all hosts then install")
+        raise bad_input(rule, "versions in the image's file, which all hosts then install")
     changes = overrides(set_)
     _check_page(on, open_, port)
     display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
@@ -138,7 +135,7 @@ def sweep(
 def _check_page(on: On, open_: bool, port: int | None) -> None:
     if on is not None and (open_ or port is not None):
         rule = "--open and --port: can't be given with --on, since the runs are on other machines"
-        raise fail(BAD_INPUT, f"{rule}\n    write instead: `testbed view RUN` for a run that has ended")
+        raise bad_input(rule, "`testbed view RUN` for a run that has ended")
 
 
 def _make(on: On, strict: bool, display: Display, renew: bool = False) -> Make:

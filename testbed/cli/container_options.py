@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, fail, quantity
+from testbed.cli.console import bad_input, quantity
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, Size
 
@@ -102,7 +102,7 @@ def program_containers(options: ContainerOptions) -> ProgramContainers:
     """Return the containers that the options describe. Exit with bad input if there is no image to renew."""
     if options.renew and options.image is None:
         remedy = "--image with a Dockerfile or requirements file; `make update` renews the worker image"
-        raise fail(BAD_INPUT, f"--renew-image: needs --image\n    write instead: {remedy}")
+        raise bad_input("--renew-image: needs --image", remedy)
     from testbed.emulation.containers.fleet import ProgramContainers, ScratchSpace
 
     scratch = ScratchSpace(tmp_bytes=int(options.tmp), shm_bytes=int(options.shm), out_bytes=int(options.out))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from testbed.cli.console import (
-    BAD_INPUT,
     FAILED,
     INTERRUPTED,
     ExperimentFile,
@@ -20,6 +19,7 @@ from testbed.cli.console import (
     Port,
     Quiet,
     api_port,
+    bad_input,
     err,
     fail,
     need_root,
@@ -50,7 +50,7 @@ def overrides(pairs: list[str]) -> dict[str, str]:
     """Return the `key=value` texts of --set as a mapping. Exit with bad input for a text without `=`."""
     for pair in pairs:
         if "=" not in pair or pair.startswith("="):
-            raise fail(BAD_INPUT, f"--set {pair}: is not KEY=VALUE\n    write instead: --set train.rounds=20")
+            raise bad_input(f"--set {pair}: is not KEY=VALUE", "--set train.rounds=20")
     return dict(pair.split("=", 1) for pair in pairs)
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, Json, err, fail, interruptible_verb, out
+from testbed.cli.console import CANNOT, FAILED, Json, bad_input, err, fail, interruptible_verb, out, plain_table
 from testbed.cli.experiment import interruptible_run
 from testbed.resources import BUILD, IS_CHECKOUT, SHARE
 from testbed.run.terminal.wrap import wrapped
@@ -46,9 +45,7 @@ def setup(yes: Annotated[bool, typer.Option("--yes", "-y", help="install without
         raise fail(CANNOT, "setup: installing packages needs root; run it with sudo")
     out.print(STEPS.format(script=script, build=BUILD), markup=False)
     if not yes and not sys.stdin.isatty():
-        raise fail(
-            BAD_INPUT, "setup asks before installing, but has no terminal\n    write instead: testbed setup --yes"
-        )
+        raise bad_input("setup asks before installing, but has no terminal", "testbed setup --yes")
     if not yes and not typer.confirm("Go on?", default=True):
         raise typer.Exit(FAILED)
     arguments = [] if IS_CHECKOUT else ["installed"]
@@ -186,7 +183,7 @@ def certificates(
 
 
 def _show_cluster(facts: list[HostFacts], pairs: list[PairFacts]) -> None:
-    hosts = _table("host", "address", "cores", "shaping budget", "kernel", "backend", "clock offset")
+    hosts = plain_table("host", "address", "cores", "shaping budget", "kernel", "backend", "clock offset")
     for each in facts:
         budget = f"{each.budget_bps / 1e6:.0f} Mbit/s" if each.budget_bps else "not measured"
         clock = f"{each.clock_offset_s * 1e3:.2f} ± {each.clock_bound_s * 1e3:.2f} ms"
@@ -195,20 +192,13 @@ def _show_cluster(facts: list[HostFacts], pairs: list[PairFacts]) -> None:
     out.print(hosts)
     if not pairs:
         return
-    between = _table("between", "round trip", "jitter", "capacity", "MTU")
+    between = plain_table("between", "round trip", "jitter", "capacity", "MTU")
     for pair in pairs:
         between.add_row(
             " and ".join(pair.hosts), _ms(pair.round_trip_s), _ms(pair.jitter_s),
             f"{pair.capacity_bps / 1e6:.0f} Mbit/s" if pair.capacity_bps else "–", str(pair.mtu or "–"),
         )  # fmt: skip
     out.print(between)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column)
-    return table
 
 
 def _ms(seconds: float | None) -> str:

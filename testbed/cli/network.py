@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from testbed.cli.console import (
-    BAD_INPUT,
     CANNOT,
     Open,
     Port,
     Quiet,
     TopologyFile,
     api_port,
+    bad_input,
     fail,
     interruptible_verb,
     need_root,
@@ -61,7 +61,7 @@ def up(
     from testbed.spec.topology import Topology
 
     if cli and (open_ or port is not None):
-        raise fail(BAD_INPUT, "--cli: can't be given with --open or --port\n    write instead: one of them")
+        raise bad_input("--cli: can't be given with --open or --port", "one of them")
     wanted = Topology.load(topology.absolute())
     name = new_name(name or wanted.name)
     need_root()
@@ -104,13 +104,9 @@ def clean(
     from testbed.emulation import cleanup, label
 
     if name is not None and not label.is_name(name):
-        raise fail(
-            BAD_INPUT,
-            f"--name {name}: {name!r} can't be the name of a network\n    write instead: small letters, digits and "
-            "dashes",
-        )
+        raise bad_input(f"--name {name}: {name!r} can't be the name of a network", "small letters, digits and dashes")
     if name is not None and all_:
-        raise fail(BAD_INPUT, f"--all and --name {name}: can't be given together\n    write instead: one of them")
+        raise bad_input(f"--all and --name {name}: can't be given together", "one of them")
     if all_:
         for line in _listed():
             typer.echo(line)
@@ -180,9 +176,9 @@ def _chosen(name: str | None, names: list[str]) -> str:
     there = f"up: {', '.join(names)}" if names else "none is up"
     if name is not None:
         remedy = f"one of {', '.join(names)}" if names else "`testbed network up TOPOLOGY` first"
-        raise fail(BAD_INPUT, f"--name {name}: no such network is up\n    write instead: {remedy}")
+        raise bad_input(f"--name {name}: no such network is up", remedy)
     remedy = f"--name with one of {', '.join(names)}" if names else "`testbed network up TOPOLOGY` first"
-    raise fail(BAD_INPUT, f"which network? {there}\n    write instead: {remedy}")
+    raise bad_input(f"which network? {there}", remedy)
 
 
 def new_name(name: str) -> str:
@@ -191,8 +187,8 @@ def new_name(name: str) -> str:
 
     if not NEW_NAME.fullmatch(name):
         remedy = "at most 31 small letters, digits and dashes, a letter or digit first"
-        raise fail(BAD_INPUT, f"--name {name}: can't be the name of a network\n    write instead: {remedy}")
+        raise bad_input(f"--name {name}: can't be the name of a network", remedy)
     if label.owner(name) is not None:
         remedy = f"--name with another name, or `testbed network down --name {name}` first"
-        raise fail(BAD_INPUT, f"a network named {name} is already up\n    write instead: {remedy}")
+        raise bad_input(f"a network named {name} is already up", remedy)
     return name

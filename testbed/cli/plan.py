@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, TOPOLOGY, fail
+from testbed.cli.console import BAD_INPUT, TOPOLOGY, bad_input, fail
 
 if TYPE_CHECKING:
     from testbed.plan import Plan
@@ -102,7 +102,7 @@ def _recorded(file: Path, kind: type[R], example: str) -> R:
     except (OSError, ValueError) as error:  # ViewError, PlanError and JSON's are ValueErrors
         name = kind.__name__.lower()
         remedy = f"a {name} that a run recorded, such as runs/latest/{example}"
-        raise fail(BAD_INPUT, f"{file}: holds no {name}: {error}\n    write instead: {remedy}") from None
+        raise bad_input(f"{file}: holds no {name}: {error}", remedy) from None
 
 
 def _declared(file: Path | None, model_bytes: int | None) -> View:
@@ -112,7 +112,7 @@ def _declared(file: Path | None, model_bytes: int | None) -> View:
 
     if file is None or model_bytes is None:
         remedy = "testbed plan topologies/netstorm9.yaml --policy packing --model-bytes 10900000"
-        raise fail(BAD_INPUT, f"plan: needs TOPOLOGY and --model-bytes, or --view\n    write instead: {remedy}")
+        raise bad_input("plan: needs TOPOLOGY and --model-bytes, or --view", remedy)
     topology = Topology.load(file)
     try:
         return declared_view(topology, model_bytes)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, FAILED, Json, Port, err, fail, out, quantity
+from testbed.cli.console import BAD_INPUT, FAILED, Json, Port, bad_input, err, fail, out, quantity
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.run.directory import RUNS
 from testbed.spec.units import Loss, count
@@ -88,7 +88,7 @@ def export(
     known: dict[str, Form] = {known: known for known in (*FIGURE_FORMS, *TABLE_FORMS, *OTHER_FORMS)}
     if unknown := [name for name in form.split(",") if name not in known]:
         remedy = f"one or more of {', '.join(known)}, separated by commas"
-        raise fail(BAD_INPUT, f"--form {form}: unknown form {unknown[0]!r}\n    write instead: {remedy}")
+        raise bad_input(f"--form {form}: unknown form {unknown[0]!r}", remedy)
     target = target or (runs[0] / "export" if len(runs) == 1 else Path("runs/comparison"))
     for file in write([RunRecord.read(run) for run in runs], target, [known[name] for name in form.split(",")]):
         typer.echo(file)
@@ -158,10 +158,7 @@ def check(
 
     if not file.is_dir() and not _is_summary(file):
         if baseline is not None:
-            raise fail(
-                BAD_INPUT,
-                f"{file}: is not a run, and --baseline compares runs\n    write instead: testbed check {file}",
-            )
+            raise bad_input(f"{file}: is not a run, and --baseline compares runs", f"testbed check {file}")
         out.print(f"{file}: {_checked(file)}", markup=False)
         return
     summary = read_summary(file)

@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from testbed.cli.console import plain_table
 from testbed.plan import Plan
 from testbed.report import text
 from testbed.spec.units import count
@@ -105,7 +106,6 @@ def print_comparison(compared: Comparison) -> None:
     """Print a row for each point: medians over its runs, with the least and the most where they differ."""
     from testbed.run.sweep.comparison import TO_LOSS
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     points = compared.points
     loss = "the loss" if compared.loss is None else f"loss {compared.loss:.3g}"
     columns: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -117,11 +117,7 @@ def print_comparison(compared: Comparison) -> None:
         "over the bound, ×": ("ratio_to_bound", text.number),
         "over the WAN, MB": ("wan_bytes", lambda count: f"{count / 1e6:.4g}"),
     }
-    for axis in points[0].labels:
-        table.add_column(axis)
-    for column in columns:
-        table.add_column(column, justify="right")
-    table.add_column("verdicts")
+    table = plain_table(*points[0].labels, numbers=columns, then=["verdicts"])
     for point in points:
         own = compared.outcome(point)
         cells = (text.spread(own["spread"][name], words) for name, words in columns.values())

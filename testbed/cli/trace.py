@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from testbed.atomic_file import check_new
-from testbed.cli.console import BAD_INPUT, fail, link_argument, out, quantity
+from testbed.cli.console import bad_input, link_argument, out, quantity
 from testbed.spec import units
 from testbed.trace import generate as generators
 from testbed.trace.csv import columns_of, write_csv
@@ -85,15 +85,12 @@ def convert(
 ) -> None:
     """Convert a trace to the format of TARGET's ending, or write what a run measured on a link as a trace."""
     if (run is None) != (link is None) or (run and step):
-        rule = (
-            "--run needs --link" if link is None else "--link needs --run" if run is None else "--run takes no --step"
-        )
-        raise fail(BAD_INPUT, f"convert: {rule}\n    write instead: --run RUNS/ID --link 'A->B' TARGET")
+        rule = "--run takes no --step"
+        if run is None or link is None:
+            rule = "--run needs --link" if link is None else "--link needs --run"
+        raise bad_input(f"convert: {rule}", "--run RUNS/ID --link 'A->B' TARGET")
     if len(files) != (1 if run else 2):
-        raise fail(
-            BAD_INPUT,
-            f"convert: got {len(files)} files\n    write instead: SOURCE TARGET, or TARGET alone with --run and --link",
-        )
+        raise bad_input(f"convert: got {len(files)} files", "SOURCE TARGET, or TARGET alone with --run and --link")
     from testbed.report.trace import measured_in
 
     *source, target = files
@@ -272,10 +269,7 @@ def markov(
 ) -> None:
     """Let the rate jump between states, after a mean time (--dwell) or by a transition matrix (--next)."""
     if (dwell is None) == (next_ is None):
-        raise fail(
-            BAD_INPUT,
-            "markov: give one of --dwell and --next\n    write instead: --dwell 10s, or --next 0.9,0.1 for each state",
-        )
+        raise bad_input("markov: give one of --dwell and --next", "--dwell 10s, or --next 0.9,0.1 for each state")
     if dwell is not None:
         generator = generators.Markov.dwelling(state, dwell, step, duration, seed)
     else:
