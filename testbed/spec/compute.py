@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -55,20 +56,15 @@ class ComputeSection(Strict):
         """Return the declared time of a worker's step, without the changes from step to step."""
         return self.step_time * self.stragglers.get(worker.name, 1.0) / worker.speed
 
-    def check(self, topology: Topology) -> list[Fault]:
-        """Return a fault for each straggler that is no worker, and each speed that is of no worker or site."""
+    def check(self, topology: Topology) -> Iterator[Fault]:
+        """Yield a fault for each straggler that is no worker, and each speed that is of no worker or site."""
         workers = {worker.name for worker in topology.workers}
         kinds = {"stragglers": ("worker", workers), "speeds": ("worker or site", workers | set(topology.sites))}
-        return [
-            Fault(
-                f"compute.{field}.{name}",
-                f"{topology.file} has no {kind} {name!r}",
-                "one of " + ", ".join(sorted(known)[:12]),
-            )
-            for field, (kind, known) in kinds.items()
-            for name in getattr(self, field)
-            if name not in known
-        ]
+        for field, (kind, known) in kinds.items():
+            for name in getattr(self, field):
+                if name not in known:
+                    rule = f"{topology.file} has no {kind} {name!r}"
+                    yield Fault(f"compute.{field}.{name}", rule, f"one of {', '.join(sorted(known)[:12])}")
 
     def read_speeds(self, topology: Topology, file: Path) -> dict[str, Speeds]:
         """Return worker → its trace of speed: its own, or else its site's. SpecError where a trace can't be read.
