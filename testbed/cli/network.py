@@ -74,8 +74,8 @@ def up(
             prompt_on(name, wanted, backend, workers, display.step)
             return
         page = bring_up(name, wanted.file, backend, workers, display.step, display.api_port)
-        remedy = f"`testbed network list` shows it, `testbed network down --name {name}` takes it down"
-        display.say(f"  {name} is up; {remedy}")
+        verbs = f"`testbed network list` shows it, `testbed network down --name {name}` takes it down"
+        display.say(f"  {name} is up; {verbs}")
         if page:
             display.say(page)
 
