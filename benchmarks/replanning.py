@@ -254,13 +254,14 @@ def score_tables(scores: Mapping[str, Score]) -> list[Table]:
     """Return the tables with a row a run, and one for all runs together."""
     if len(scores) > 1:
         scores = {**scores, "all": Score.together(scores.values())}
-    known = [[name, *one.known_cells()] for name, one in scores.items()]
-    done = [[name, *one.done_cells()] for name, one in scores.items()]
-    cost = [[name, *one.cost_cells()] for name, one in scores.items()]
+    kinds = (
+        ("What was known of links", Score.known_cells, Score.KNOWN_NOTES),
+        ("What was foreseen and done", Score.done_cells, Score.DONE_NOTES),
+        ("What following cost", Score.cost_cells, Score.COST_NOTES),
+    )
     return [
-        Table("What was known of links", ["", *Score.KNOWN], known, Score.KNOWN_NOTES),
-        Table("What was foreseen and done", ["", *Score.DONE], done, Score.DONE_NOTES),
-        Table("What following cost", ["", *Score.COST], cost, Score.COST_NOTES),
+        Table(title, ["", *cells(Score())], [[name, *cells(one).values()] for name, one in scores.items()], notes)
+        for title, cells, notes in kinds
     ]
 
 

@@ -25,14 +25,8 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a file for the new content of `path`, which replaces `path` when the context ends without an error.
 
     Any number of threads and processes may write the same path: the last content stays. A link is followed. A pipe or a
-    device such as /dev/stdout is written to directly.
-
-    Args:
-        path: The file to replace.
-        mode: The new file's permissions, less the umask, as for `os.open`.
-
-    Raises:
-        OSError: Names `path`.
+    device such as /dev/stdout is written to directly. `mode` has the new file's permissions, less the umask. An OSError
+    names `path`.
     """
     try:
         if path.exists() and not path.is_file():
@@ -49,6 +43,13 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a whole text file, in UTF-8, as `replacing` does."""
     with replacing(path, mode) as file:
         file.write(text.encode())
+
+
+def check_new(paths: Iterable[Path]) -> None:
+    """Raise FileExistsError for the first path that a file has already. A device such as /dev/stdout may be written."""
+    for path in paths:
+        if path.is_file() and not path.is_relative_to("/dev"):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
 
 @contextmanager

@@ -113,7 +113,6 @@ def _new_authority() -> _Authority:
 
 
 def _authority(folder: Path) -> _Authority:
-    """Return the authority in a folder, or a new one that is written there."""
     own, key_file = folder / AUTHORITY, folder / AUTHORITY_KEY
     if not own.exists():
         made = _new_authority()

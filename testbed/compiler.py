@@ -37,12 +37,8 @@ def compile_c(sources: Sequence[Path], flags: Sequence[str], binary: Path) -> Pa
     """Return `binary`, compiled from `sources` unless sources and flags are unchanged.
 
     The digest of both lies beside the binary, so a checkout that only touches the files' times compiles nothing. The
-    compiler writes to another name and the result is moved into place, so a running binary keeps its file.
-
-    Args:
-        sources: The C files and headers; the headers count for the digest alone.
-        flags: The compiler's flags.
-        binary: The file to make.
+    compiler writes to another name and the result is moved into place, so a running binary keeps its file. Headers
+    among the sources count for the digest alone.
 
     Raises:
         CompilerError: No compiler is installed, or it failed.

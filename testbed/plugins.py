@@ -80,11 +80,12 @@ def refusal(policy: Policy, error: Exception) -> str:
 
 
 def _registered(name: str) -> str:
-    """Return the policy's name in the registry, after loading the policy where it is not registered yet."""
     if is_file(name):
         file = Path(name).resolve()
         if file not in _LOADED:
-            _LOADED[file] = _load_file(file)
+            if not file.is_file():
+                raise PolicyError(f"{file}: the file does not exist; check the path", rule="no-file", file=file)
+            _LOADED[file] = _registered_by(str(file), lambda: _module(file))
         return _LOADED[file]
     if name not in REGISTRY:
         for entry in entry_points(group=GROUP, name=name):
@@ -93,12 +94,6 @@ def _registered(name: str) -> str:
                 rule = f"registers {registered!r}; write @register({name!r})"
                 raise PolicyError(f"the entry point {entry.value} {rule}", rule="entry-point", given=name)
     return name
-
-
-def _load_file(file: Path) -> str:
-    if not file.is_file():
-        raise PolicyError(f"{file}: the file does not exist; check the path", rule="no-file", file=file)
-    return _registered_by(str(file), lambda: _module(file))
 
 
 def _module(file: Path) -> ModuleType:
@@ -133,7 +128,6 @@ def _registered_by(what: str, load: Callable[[], object]) -> str:
 
 
 def _placed(error: BaseException) -> str:
-    """Return an error with the file and line where it was raised."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"

@@ -97,7 +97,7 @@ ARROWS: dict[str, set[str]] = {
     "__init__": {"lazy", "resources", "result", "emulation", "spec"},
     "__main__": {"cli", "controller", "errors"},
     "cli": {
-        "errors",
+        *("errors", "atomic_file"),
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
         *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout", "plugins", "resources"),
     },

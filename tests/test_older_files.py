@@ -18,7 +18,7 @@ from testbed.errors import BAD_INPUT
 from testbed.plan import PLAIN_CODEC, PLAN_VERSION, Plan
 from testbed.report.page import write_page
 from testbed.report.record import RunRecord
-from testbed.report.recorded_run import RecordedRun
+from testbed.report.recording import RecordedRun
 from testbed.run.directory import past_runs
 from testbed.telemetry.store import FORMAT, in_newest_format
 

@@ -27,6 +27,7 @@ from testbed.spec.hosts import Hosts
 from testbed.spec.sweep import Sweep
 from testbed.spec.topology import Topology
 from testbed.telemetry.printed_metrics import figures_in
+from testbed.trace.csv import read_speeds
 from testbed.trace.forms import iperf3
 from testbed.trace.forms.cellular import parse_cellular
 from testbed.trace.forms.pcap import read_capture
@@ -34,7 +35,6 @@ from testbed.trace.forms.pensieve import FORM as PENSIEVE
 from testbed.trace.forms.ping import parse_ping
 from testbed.trace.forms.rtt_csv import parse_rtt_csv
 from testbed.trace.read import read_trace
-from testbed.trace.speed import read_speeds
 from testbed.trace.text import BINARY, read_text
 from testbed.trace.trace import Trace, TraceError
 from tests.trace.forms import captures

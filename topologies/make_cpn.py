@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from random import Random
 
-from testbed.spec.graph.topology_file import write_topology
+from testbed.spec.graph import write_topology
 from testbed.trace.csv import write_csv
 from testbed.trace.generate import UniformRedraw
 

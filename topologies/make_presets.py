@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from testbed.spec.graph import Defaults, import_graph, read_graph
+from testbed.spec.graph import Defaults, import_graph, read_graph, topology_text, write_topology
 from testbed.spec.graph.links import links_of
 from testbed.spec.graph.site_graph import named
-from testbed.spec.graph.topology_file import topology_text, write_topology
 from testbed.trace.csv import write_csv
 from testbed.trace.generate import UniformRedraw
 

@@ -80,11 +80,7 @@ class TokenAccess:
     async def _accept_with_first_message(self, allowed: bool, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the token in a WebSocket's first message, then pass the socket on to the app, which accepts it itself.
 
-        Args:
-            allowed: False refuses the socket at once, because of its host or origin.
-            scope: The connection, as ASGI describes it.
-            receive: Returns the next event from the client.
-            send: Sends an event to the client.
+        A socket that is not `allowed`, because of its host or origin, is refused at once.
         """
         begin = await receive()
         if not allowed:
@@ -116,7 +112,6 @@ class TokenAccess:
 
 
 def _shown(message: Any) -> str:
-    """Return the token in a WebSocket's message, or an empty text."""
     try:
         value = json.loads(message.get("text") or "")
     except ValueError:

@@ -92,7 +92,6 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
 
 
 def _state_of(subject: Subject) -> APIRouter:
-    """Return the API's routes that read the state of `subject`."""
     router = APIRouter(tags=["state"])
 
     async def section(name: Section) -> Mapping[str, Any]:
@@ -152,7 +151,6 @@ def _state_of(subject: Subject) -> APIRouter:
 
 
 def _links_of(subject: Subject) -> APIRouter:
-    """Return the API's routes below /links, which read and change links."""
     router = APIRouter(prefix="/links", tags=["links"])
 
     async def links() -> dict[str, Any]:
@@ -206,7 +204,6 @@ def _links_of(subject: Subject) -> APIRouter:
 
 
 def _requests_of(subject: Subject) -> APIRouter:
-    """Return the API's routes of all requests except those about links, which are below /links."""
     router = APIRouter(tags=["requests"], responses=refusals(FAILED, NOT_HERE, MISSING))
 
     @router.get("/history")
@@ -233,8 +230,6 @@ def _add_request(router: APIRouter, subject: Subject, kind: type[HttpRequest]) -
 
 
 def _add_metrics(app: FastAPI, subject: Subject) -> None:
-    """Add the route that Prometheus reads."""
-
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         return Response(await asyncio.to_thread(subject.metrics), media_type=PROMETHEUS_TEXT)
@@ -279,8 +274,7 @@ async def _hear(socket: WebSocket, follower: Follower) -> None:
 async def done(subject: Subject, request: Request) -> dict[str, Any]:
     """Carry out a request in the subject's thread, and return its result.
 
-    Raises:
-        ApiProblem: The request was not carried out.
+    ApiProblem where the request was not carried out.
     """
     try:
         call = subject.executor.submit(subject.do, request)

@@ -30,8 +30,7 @@ class UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect to the Unix socket, where HTTPConnection would connect over TCP.
 
-        Raises:
-            OSError: Nothing listens at the socket.
+        OSError where nothing listens at the socket.
         """
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)

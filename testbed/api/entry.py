@@ -27,19 +27,15 @@ _REDIRECT = """<!doctype html><meta charset="utf-8"><title>testbed</title>
 
 @dataclass(frozen=True, slots=True)
 class ApiPort:
-    """A port of 127.0.0.1 on which the API listens beside its Unix socket.
+    """A port of 127.0.0.1 on which the API listens beside its Unix socket."""
 
-    Attributes:
-        port: The number of the port; 0 takes any free one.
-        shown: Whether to open the page in the user's browser.
-        token: The token that clients need, or None for a new one.
-        listening: A socket that listens at the port already, or None. With it, no other program takes the port between
-            two runs of a command.
-    """
-
+    #: 0 takes any free port.
     port: int = 0
+    #: Whether to open the page in the user's browser.
     shown: bool = False
+    #: The token that clients need, or None for a new one.
     token: str | None = None
+    #: A socket that listens at the port already: no other program takes the port between two runs of a command.
     listening: socket.socket | None = None
 
 
@@ -53,11 +49,7 @@ def write_entry(folder: Path, port: int, token: str) -> Path:
 
 
 def show_in_browser(page: Path, api_port: ApiPort) -> str:
-    """Open the page in the browser of the user who called, if `api_port.shown` is set and there is a browser.
-
-    Returns:
-        The line to print, which names the page's file.
-    """
+    """Open the page in the user's browser if `api_port.shown` is set and there is one. Return the line to print."""
     opener = shutil.which("xdg-open") if api_port.shown else None
     if opener is None or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return f"  page: {page}; open it in your browser"

@@ -32,11 +32,7 @@ CANNOT = 503
 
 
 class ApiProblem(Exception):
-    """A request was not carried out; the text says why, and what to write instead.
-
-    Attributes:
-        status: The HTTP status code.
-    """
+    """A request was not carried out, with its HTTP status; the text says why, and what to write instead."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -58,14 +54,11 @@ class Request(ApiModel):
 
 
 class HttpRequest(Request):
-    """A request that comes over HTTP. Fields that the path names are in the path, the others in the body.
+    """A request that comes over HTTP. Fields that the path names are in the path, the others in the body."""
 
-    Attributes:
-        ROUTE: The HTTP method and the path below /api/v1.
-        REFUSED: The refusal by a network on which no experiment runs.
-    """
-
+    #: The HTTP method, and the path below /api/v1.
     ROUTE: ClassVar[tuple[str, str]]
+    #: The refusal by a network on which no experiment runs.
     REFUSED: ClassVar[str] = NOT_OURS
 
 
@@ -188,8 +181,7 @@ REQUESTS: tuple[type[HttpRequest], ...] = (
 def request_from_json(value: Any, known: Iterable[type[Request]] = REQUESTS) -> Request:
     """Return the request that a JSON value holds, one of the classes `known`.
 
-    Raises:
-        ValueError: The value is no request of these classes; pydantic's ValidationError is one.
+    ValueError where the value is no request of these classes; pydantic's ValidationError is one.
     """
     kinds = {kind.__name__: kind for kind in known}
     kind = kinds.get(str(value.get("request"))) if isinstance(value, dict) else None

@@ -14,7 +14,6 @@ import select
 import socket
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from testbed.api.subject import Subject
@@ -65,9 +64,7 @@ class ApiServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.eventfd_write(self._end, 1)
         self._thread.join()
         os.close(self._end)
@@ -96,7 +93,8 @@ class ApiServer:
         except Exception:
             log.exception("the API has ended because of an error; the network or run goes on")
         finally:
-            for each in self._sockets:  # so that no client waits here for an answer
+            # The Unix socket then refuses clients. On a port they wait, if `listening` gave it to the next server.
+            for each in self._sockets:
                 each.close()
 
     async def _serve(self) -> None:

@@ -113,11 +113,7 @@ class Follower:
 
 
 class StateFeed:
-    """Sends changes of a state to its followers.
-
-    Args:
-        take: Returns the state; called in a thread, and only while there are followers.
-    """
+    """Sends changes of a state to its followers. `take` is called in a thread, and only while there are followers."""
 
     def __init__(self, take: Callable[[], State]) -> None:
         self._take = take

@@ -28,12 +28,9 @@ Section = Literal[
 
 
 class Subject(ABC):
-    """The subject of an API. Any thread may read its state; `do` is called in `executor` alone, one request at a time.
+    """The subject of an API. Any thread may read its state; `do` is called in `executor` alone, a request at a time."""
 
-    Attributes:
-        executor: Runs the requests in the thread that owns the subject.
-    """
-
+    #: Runs the requests in the thread that owns the subject.
     executor: Executor
 
     @abstractmethod
@@ -58,8 +55,4 @@ class Subject(ABC):
 
     @abstractmethod
     def do(self, request: Request) -> dict[str, Any]:
-        """Carry out a request, and return its result.
-
-        Raises:
-            ApiProblem: The request was not carried out.
-        """
+        """Carry out a request, and return its result. ApiProblem where the request was not carried out."""

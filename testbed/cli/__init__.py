@@ -9,9 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli import (
-    check,
     compare,
-    doctor,
     experiment,
     files,
     launch,
@@ -66,7 +64,7 @@ PANELS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
         "report": runs.report,
         "view": runs.view,
         "export": runs.export,
-        "check": check.check,
+        "check": runs.check,
         "runs": runs.app,
     },
     "Work with what runs": {
@@ -82,8 +80,8 @@ PANELS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
         "trace": trace.app,
     },
     "Prepare machines": {
-        "doctor": doctor.doctor,
-        "setup": doctor.setup,
+        "doctor": machines.doctor,
+        "setup": machines.setup,
         "cluster": machines.cluster_app,
         "certificates": machines.certificates,
     },

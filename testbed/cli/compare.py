@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from testbed.cli.console import (
-    BAD_INPUT,
     FAILED,
     ExperimentFile,
     Open,
     Port,
     Quiet,
     api_port,
-    fail,
+    bad_input,
     out,
     progress_display,
 )
@@ -33,17 +31,11 @@ if TYPE_CHECKING:
     from testbed.run.terminal.display import Display
 
 
-class Cluster(StrEnum):
-    """The kinds of cluster that runs can be spread over."""
-
-    RAY = "ray"
-
-
 ComparisonJson = Annotated[
     bool, typer.Option("--json", help="print one JSON object; progress goes to the error output")
 ]
 On = Annotated[
-    Cluster | None,
+    Literal["ray"] | None,
     typer.Option("--on", help="spread the runs over the hosts of the cluster that is up; default: this machine"),
 ]
 
@@ -73,13 +65,11 @@ def compare(
     try:
         variants = [Variant.parse(text) for text in policies.split(",")]
     except ValueError as error:
-        raise fail(BAD_INPUT, f"--policies: {error}\n    write instead: --policies netstorm:roots=1,mst") from None
+        raise bad_input(f"--policies: {error}", "--policies netstorm:roots=1,mst") from None
     try:
         numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError:
-        raise fail(
-            BAD_INPUT, f"--seeds {seeds}: a seed is not a whole number\n    write instead: --seeds 1,2,3"
-        ) from None
+        raise bad_input(f"--seeds {seeds}: a seed is not a whole number", "--seeds 1,2,3") from None
     display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
     with interruptible_run():
         if on is None:
@@ -121,7 +111,7 @@ def sweep(
 
     if renew and on is not None:
         rule = "--renew-image: can't be given with --on, since each host builds the images of its own runs"
-        raise fail(BAD_INPUT, f"{rule}\n    write instead: versions in the image's file, which all hosts then install")
+        raise bad_input(rule, "versions in the image's file, which all hosts then install")
     changes = overrides(set_)
     _check_page(on, open_, port)
     display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
@@ -142,14 +132,13 @@ def sweep(
     _exit(compared, strict)
 
 
-def _check_page(on: Cluster | None, open_: bool, port: int | None) -> None:
-    """Exit with bad input if a page is asked for that other machines would have to serve."""
+def _check_page(on: On, open_: bool, port: int | None) -> None:
     if on is not None and (open_ or port is not None):
         rule = "--open and --port: can't be given with --on, since the runs are on other machines"
-        raise fail(BAD_INPUT, f"{rule}\n    write instead: `testbed view RUN` for a run that has ended")
+        raise bad_input(rule, "`testbed view RUN` for a run that has ended")
 
 
-def _make(on: Cluster | None, strict: bool, display: Display, renew: bool = False) -> Make:
+def _make(on: On, strict: bool, display: Display, renew: bool = False) -> Make:
     """Return the function that makes runs: one after another on this machine, or on the hosts of a cluster.
 
     With `renew`, this machine builds the runs' images again before the first run, so that all runs have the same ones.
@@ -175,7 +164,6 @@ def _make(on: Cluster | None, strict: bool, display: Display, renew: bool = Fals
 
 
 def _side_by_side(compared: Comparison) -> Path | None:
-    """Write the page that compares the finished runs. Return its path, or None if no run has finished."""
     from testbed.report.page import write_comparison
 
     finished = _finished(compared)

@@ -8,7 +8,7 @@ A command lets errors through. `Verbs`, the boundary around all commands, turns 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 from typer.exceptions import Abort, Exit, TyperException
@@ -59,7 +60,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print the result alo
 
 
 def _named(kind: str) -> Callable[[Path | None], Path | None]:
-    """Return the callback of an argument that turns a preset's name into its file."""
     return lambda path: None if path is None else preset_or_file(kind, path)
 
 
@@ -90,22 +90,31 @@ def list_presets(kind: str) -> None:
 
 
 def progress_display(quiet: bool, beside_output: bool = False, port: ApiPort | None = None) -> Display:
-    """Return the display of a command's progress.
-
-    Args:
-        quiet: Whether to show nothing.
-        beside_output: Whether to use the error output, since the output is for programs.
-        port: The port of the API and the page, if there is one.
-    """
+    """Return the display of a command's progress, on the error output where the output is for programs."""
     from testbed.run.terminal.display import Display
 
     return Display(Console(quiet=quiet, stderr=beside_output), port)
+
+
+def plain_table(*words: str, numbers: Iterable[str] = (), then: Iterable[str] = ()) -> Table:
+    """Return a table without lines: columns of words, columns of numbers, and `then` columns of words again."""
+    table = Table(*words, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in numbers:
+        table.add_column(column, justify="right")
+    for column in then:
+        table.add_column(column)
+    return table
 
 
 def fail(code: int, text: object) -> typer.Exit:
     """Print `text` on the error output, and return the exit with this code, for the caller to raise."""
     err.print(wrapped(Text(str(text)), err))
     return typer.Exit(code)
+
+
+def bad_input(problem: str, remedy: str) -> typer.Exit:
+    """Print a problem with the input and what to write instead. Return the exit, for the caller to raise."""
+    return fail(BAD_INPUT, f"{problem}\n    write instead: {remedy}")
 
 
 class Verbs(TyperGroup):
@@ -149,7 +158,7 @@ def link_argument(written: str) -> str:
         made = f", and made the file {file.name}" if file.is_file() else ""
         site = file.name if made else "b"
         rule = f"{written}: the shell read `>` as a redirection of the output{made}"
-        raise fail(BAD_INPUT, f"{rule}\n    write instead: '{written}>{site}' in quotes, or {written}{site}")
+        raise bad_input(rule, f"'{written}>{site}' in quotes, or {written}{site}")
     return written
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, fail, quantity
+from testbed.cli.console import bad_input, quantity
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, Size
 
@@ -56,12 +56,6 @@ Renew = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-Tmp = Annotated[float, _space_option("/tmp", "64MiB")]
-Shm = Annotated[float, _space_option("/dev/shm", "64MiB")]
-Out = Annotated[float, _space_option("/out, and of the changes in /work", "256MiB")]
-
-#: The default sizes in bytes. Floats are taken unparsed; only a text needs a unit.
-TMP, SHM, OUT = float(TMP_BYTES), float(SHM_BYTES), float(OUT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +65,10 @@ class ContainerOptions:
     files: Files = None
     image: Image = None
     renew: Renew = False
-    tmp: Tmp = TMP
-    shm: Shm = SHM
-    out: Out = OUT
+    # The default sizes are floats, which are taken unparsed; only a text needs a unit.
+    tmp: Annotated[float, _space_option("/tmp", "64MiB")] = float(TMP_BYTES)
+    shm: Annotated[float, _space_option("/dev/shm", "64MiB")] = float(SHM_BYTES)
+    out: Annotated[float, _space_option("/out, and of the changes in /work", "256MiB")] = float(OUT_BYTES)
 
     @property
     def scratch(self) -> dict[str, float]:
@@ -107,7 +102,7 @@ def program_containers(options: ContainerOptions) -> ProgramContainers:
     """Return the containers that the options describe. Exit with bad input if there is no image to renew."""
     if options.renew and options.image is None:
         remedy = "--image with a Dockerfile or requirements file; `make update` renews the worker image"
-        raise fail(BAD_INPUT, f"--renew-image: needs --image\n    write instead: {remedy}")
+        raise bad_input("--renew-image: needs --image", remedy)
     from testbed.emulation.containers.fleet import ProgramContainers, ScratchSpace
 
     scratch = ScratchSpace(tmp_bytes=int(options.tmp), shm_bytes=int(options.shm), out_bytes=int(options.out))
@@ -115,11 +110,7 @@ def program_containers(options: ContainerOptions) -> ProgramContainers:
 
 
 def renew_images(experiments: Sequence[Experiment], display: Display) -> None:
-    """Build the images that experiments' commands run in again, each once.
-
-    Args:
-        experiments: The experiments, all of one file.
-        display: Shows how long the builds take.
+    """Build the images that the commands of one file's experiments run in again, each once.
 
     Raises:
         SpecError: No experiment names an image, or one names an image that is not built here.

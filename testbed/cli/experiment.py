@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from testbed.cli.console import (
-    BAD_INPUT,
     FAILED,
     INTERRUPTED,
     ExperimentFile,
@@ -20,6 +19,7 @@ from testbed.cli.console import (
     Port,
     Quiet,
     api_port,
+    bad_input,
     err,
     fail,
     need_root,
@@ -50,7 +50,7 @@ def overrides(pairs: list[str]) -> dict[str, str]:
     """Return the `key=value` texts of --set as a mapping. Exit with bad input for a text without `=`."""
     for pair in pairs:
         if "=" not in pair or pair.startswith("="):
-            raise fail(BAD_INPUT, f"--set {pair}: is not KEY=VALUE\n    write instead: --set train.rounds=20")
+            raise bad_input(f"--set {pair}: is not KEY=VALUE", "--set train.rounds=20")
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -162,11 +162,7 @@ def page(run: Path) -> Path:
 
 @contextmanager
 def interruptible_run(undone: str = "the network was taken down") -> Iterator[None]:
-    """Let signals interrupt a run; the program then ends with a text that names the run's records.
-
-    Args:
-        undone: What was undone of an interrupted run.
-    """
+    """Let signals interrupt a run; the program then ends with a text: what was undone, and where the records are."""
     try:
         with interruptible():
             yield
@@ -175,7 +171,6 @@ def interruptible_run(undone: str = "the network was taken down") -> Iterator[No
 
 
 def _interrupted(signal_: Interrupted, undone: str) -> str:
-    """Return the text for a run that a signal ended: where its records and their page are."""
     if signal_.records is None:
         return f"interrupted ({signal_}): no records were written"
     page = f", their page is {signal_.page}" if signal_.page else ""

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, fail, list_presets, out, quantity
+from testbed.atomic_file import check_new
+from testbed.cli.console import bad_input, list_presets, out, quantity
 from testbed.spec.units import Delay, Rate, count
 from testbed.starts import KINDS, StartError
 
@@ -37,7 +38,7 @@ def schema(kind: Annotated[str, typer.Argument(metavar="KIND", help="experiment 
 
     kinds = {"experiment": lambda: experiment_schema(named_policies()), "topology": topology_schema}
     if kind not in kinds:
-        raise fail(BAD_INPUT, f"there is no schema of a {kind!r}\n    write instead: {' or '.join(kinds)}")
+        raise bad_input(f"there is no schema of a {kind!r}", " or ".join(kinds))
     typer.echo(json.dumps(kinds[kind](), indent=1, ensure_ascii=False))
 
 
@@ -89,6 +90,7 @@ def import_(
     """
     from testbed.spec.graph import Defaults, import_graph
 
+    check_new([target])
     made = import_graph(graph, target, Defaults(rate, delay), workers, strict)
     for note in made.notes:
         out.print(note, markup=False)

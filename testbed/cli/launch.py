@@ -19,6 +19,7 @@ from testbed.cli.console import (
     Port,
     Quiet,
     api_port,
+    bad_input,
     fail,
     need_root,
     progress_display,
@@ -96,18 +97,15 @@ def launch(
     """
     words = context.meta[COMMAND]
     if not words:
-        raise fail(BAD_INPUT, "launch: no command was given\n    write instead: testbed launch … -- python train.py")
+        raise bad_input("launch: no command was given", "testbed launch … -- python train.py")
     if topology is not None and name is not None:
-        raise fail(BAD_INPUT, f"{topology} and --name {name}: can't be given together\n    write instead: one of them")
+        raise bad_input(f"{topology} and --name {name}: can't be given together", "one of them")
     if topology is None and (containers.files or containers.image or containers.renew):
         remedy = "TOPOLOGY, or `testbed network up TOPOLOGY --files DIR --image IMAGE` first"
-        raise fail(
-            BAD_INPUT,
-            f"--files and --image: can't change the containers of a network that is up\n    write instead: {remedy}",
-        )
+        raise bad_input("--files and --image: can't change the containers of a network that is up", remedy)
     if topology is None and port is not None:
         remedy = "--open, which opens the network's page, or TOPOLOGY"
-        raise fail(BAD_INPUT, f"--port {port}: a network that is up has its own port\n    write instead: {remedy}")
+        raise bad_input(f"--port {port}: a network that is up has its own port", remedy)
     from testbed.run.execute import execute_experiment
     from testbed.run.programs.run import run_of
     from testbed.run.programs.standing import StandingRun, standing_experiment
@@ -148,16 +146,13 @@ def launch(
 
 
 def _shown_page(network: str) -> str:
-    """Open the page of a network that is up, and return the line to print. Exit with bad input if it has none."""
     from testbed.api.entry import PAGE, ApiPort, show_in_browser
     from testbed.emulation.label import state_folder
 
     file = state_folder(network) / PAGE
     if not file.exists():
-        raise fail(
-            BAD_INPUT,
-            f"--open: the network {network} was started without its page\n"
-            "    write instead: `testbed network up TOPOLOGY --open` first",
+        raise bad_input(
+            f"--open: the network {network} was started without its page", "`testbed network up TOPOLOGY --open` first"
         )
     return show_in_browser(file, ApiPort(shown=True))
 

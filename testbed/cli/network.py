@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from testbed.cli.console import (
-    BAD_INPUT,
     CANNOT,
     Open,
     Port,
     Quiet,
     TopologyFile,
     api_port,
+    bad_input,
     fail,
     interruptible_verb,
     need_root,
@@ -27,10 +27,6 @@ from testbed.spec.units import count
 if TYPE_CHECKING:
     import docker
 
-    from testbed.emulation.containers.fleet import ProgramContainers
-    from testbed.emulation.testbed import Backend
-    from testbed.run.terminal.display import Display
-    from testbed.spec.topology import Topology
 
 #: The form of a network's name, as of a topology's: it becomes part of the containers' names.
 NEW_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
@@ -61,36 +57,27 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
+    from testbed.emulation.daemon.startup import bring_up
     from testbed.spec.topology import Topology
 
     if cli and (open_ or port is not None):
-        raise fail(BAD_INPUT, "--cli: can't be given with --open or --port\n    write instead: one of them")
+        raise bad_input("--cli: can't be given with --open or --port", "one of them")
     wanted = Topology.load(topology.absolute())
     name = new_name(name or wanted.name)
     need_root()
     workers = program_containers(containers)
     with interruptible_verb(": the network was taken down again"):
         display = progress_display(quiet, port=api_port(open_, port))
-        (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)
+        if cli:
+            from testbed.emulation.daemon.owner import prompt_on  # needs Mininet
 
-
-def _up_in_background(
-    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
-) -> None:
-    from testbed.emulation.daemon.owner import bring_up
-
-    page = bring_up(name, topology.file, backend, workers, display.step, display.api_port)
-    display.say(f"  {name} is up; `testbed network list` shows it, `testbed network down --name {name}` takes it down")
-    if page:
-        display.say(page)
-
-
-def _up_with_prompt(
-    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
-) -> None:
-    from testbed.emulation.daemon.owner import prompt_on
-
-    prompt_on(name, topology, backend, workers, display.step)
+            prompt_on(name, wanted, backend, workers, display.step)
+            return
+        page = bring_up(name, wanted.file, backend, workers, display.step, display.api_port)
+        verbs = f"`testbed network list` shows it, `testbed network down --name {name}` takes it down"
+        display.say(f"  {name} is up; {verbs}")
+        if page:
+            display.say(page)
 
 
 def down(name: Name = None) -> None:
@@ -117,13 +104,9 @@ def clean(
     from testbed.emulation import cleanup, label
 
     if name is not None and not label.is_name(name):
-        raise fail(
-            BAD_INPUT,
-            f"--name {name}: {name!r} can't be the name of a network\n    write instead: small letters, digits and "
-            "dashes",
-        )
+        raise bad_input(f"--name {name}: {name!r} can't be the name of a network", "small letters, digits and dashes")
     if name is not None and all_:
-        raise fail(BAD_INPUT, f"--all and --name {name}: can't be given together\n    write instead: one of them")
+        raise bad_input(f"--all and --name {name}: can't be given together", "one of them")
     if all_:
         for line in _listed():
             typer.echo(line)
@@ -140,7 +123,6 @@ def clean(
 
 
 def _listed() -> list[str]:
-    """Return a line for each network that left something on this machine or is up."""
     from testbed.emulation.cleanup import find, with_engine
     from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
 
@@ -194,9 +176,9 @@ def _chosen(name: str | None, names: list[str]) -> str:
     there = f"up: {', '.join(names)}" if names else "none is up"
     if name is not None:
         remedy = f"one of {', '.join(names)}" if names else "`testbed network up TOPOLOGY` first"
-        raise fail(BAD_INPUT, f"--name {name}: no such network is up\n    write instead: {remedy}")
+        raise bad_input(f"--name {name}: no such network is up", remedy)
     remedy = f"--name with one of {', '.join(names)}" if names else "`testbed network up TOPOLOGY` first"
-    raise fail(BAD_INPUT, f"which network? {there}\n    write instead: {remedy}")
+    raise bad_input(f"which network? {there}", remedy)
 
 
 def new_name(name: str) -> str:
@@ -205,8 +187,8 @@ def new_name(name: str) -> str:
 
     if not NEW_NAME.fullmatch(name):
         remedy = "at most 31 small letters, digits and dashes, a letter or digit first"
-        raise fail(BAD_INPUT, f"--name {name}: can't be the name of a network\n    write instead: {remedy}")
+        raise bad_input(f"--name {name}: can't be the name of a network", remedy)
     if label.owner(name) is not None:
         remedy = f"--name with another name, or `testbed network down --name {name}` first"
-        raise fail(BAD_INPUT, f"a network named {name} is already up\n    write instead: {remedy}")
+        raise bad_input(f"a network named {name} is already up", remedy)
     return name

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, TOPOLOGY, fail
+from testbed.cli.console import BAD_INPUT, TOPOLOGY, bad_input, fail
 
 if TYPE_CHECKING:
     from testbed.plan import Plan
     from testbed.planning import View
+
+    R = TypeVar("R", View, Plan)
 
 #: At most this many chunks times hops are simulated, about half a minute; larger plans have the fluid prediction alone.
 SIMULATED_HOPS = 500_000
@@ -56,19 +58,24 @@ def planned(
     policy: str, topology: Path | None, model_bytes: int | None, view: Path | None, last: Path | None
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan, and its figures in seconds and bytes. Exit with bad input for arguments that make no sense."""
-    from testbed.planning import BoundError, PolicyError
+    from testbed.plan import Plan
+    from testbed.planning import BoundError, PolicyError, View
     from testbed.planning.bound import bound, least_period
     from testbed.planning.events import load as load_simulator
     from testbed.plugins import policy_named, refusal
     from testbed.run.sweep.planned_run import Variant
 
-    seen = _recorded(view, model_bytes) if view else _declared(topology, model_bytes)
+    if view is None:
+        seen = _declared(topology, model_bytes)
+    else:
+        seen = _recorded(view, View, "views/0.json")
+        seen = seen if model_bytes is None else replace(seen, model_bytes=model_bytes)
     try:
         load_simulator()
         asked = Variant.parse(policy)
         chosen = policy_named(asked.policy, asked.options)
         try:
-            made = chosen.replan(seen, _in_force(last)) if last else chosen.plan(seen)
+            made = chosen.replan(seen, _recorded(last, Plan, "plans/0000.json")) if last else chosen.plan(seen)
         except Exception as error:
             raise fail(BAD_INPUT, refusal(chosen, error)) from None
         least = bound(seen)
@@ -86,27 +93,16 @@ def planned(
     return made, figures
 
 
-def _recorded(file: Path, model_bytes: int | None) -> View:
-    from testbed.planning import View
+def _recorded(file: Path, kind: type[R], example: str) -> R:
+    """Return the view or the plan that a run recorded in a file. Exit with bad input if the file holds none."""
     from testbed.trace.text import MOST_BYTES, text_of
 
     try:
-        view = View.from_json(json.loads(text_of(file, MOST_BYTES)))
-    except (OSError, ValueError) as error:  # ViewError and JSON's are ValueErrors
-        remedy = "a view that a run recorded, such as runs/latest/views/0.json"
-        raise fail(BAD_INPUT, f"{file}: holds no view of a network: {error}\n    write instead: {remedy}") from None
-    return view if model_bytes is None else replace(view, model_bytes=model_bytes)
-
-
-def _in_force(file: Path) -> Plan:
-    from testbed.plan import Plan
-    from testbed.trace.text import MOST_BYTES, text_of
-
-    try:
-        return Plan.from_json(json.loads(text_of(file, MOST_BYTES)))
-    except (OSError, ValueError) as error:  # PlanError and JSON's are ValueErrors
-        remedy = "a plan that a run recorded, such as runs/latest/plans/0000.json"
-        raise fail(BAD_INPUT, f"{file}: holds no plan: {error}\n    write instead: {remedy}") from None
+        return kind.from_json(json.loads(text_of(file, MOST_BYTES)))
+    except (OSError, ValueError) as error:  # ViewError, PlanError and JSON's are ValueErrors
+        name = kind.__name__.lower()
+        remedy = f"a {name} that a run recorded, such as runs/latest/{example}"
+        raise bad_input(f"{file}: holds no {name}: {error}", remedy) from None
 
 
 def _declared(file: Path | None, model_bytes: int | None) -> View:
@@ -116,7 +112,7 @@ def _declared(file: Path | None, model_bytes: int | None) -> View:
 
     if file is None or model_bytes is None:
         remedy = "testbed plan topologies/netstorm9.yaml --policy packing --model-bytes 10900000"
-        raise fail(BAD_INPUT, f"plan: needs TOPOLOGY and --model-bytes, or --view\n    write instead: {remedy}")
+        raise bad_input("plan: needs TOPOLOGY and --model-bytes, or --view", remedy)
     topology = Topology.load(file)
     try:
         return declared_view(topology, model_bytes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from testbed.cli.console import BAD_INPUT, FAILED, Json, TopologyFile, fail, link_argument, need_root
+from testbed.cli.console import FAILED, Json, TopologyFile, bad_input, fail, link_argument, need_root
 from testbed.cli.network import Name, chosen_network_or_run
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def exec_(
     name = chosen_network_or_run(name)
     hosts = _answer(name, lambda network: network.status())["hosts"]
     if host not in hosts:
-        raise fail(BAD_INPUT, f"{name} has no host {host}\n    write instead: one of {', '.join(hosts)}")
+        raise bad_input(f"{name} has no host {host}", f"one of {', '.join(hosts)}")
     try:
         namespace.enter(ProcessIdentity(hosts[host]["pid"], hosts[host]["start_ticks"]))
         Names(label.control_folder(name)).take_on(host, label.domain_name({label.ENVIRONMENT: name}))
@@ -111,7 +111,7 @@ def set_link(
     """Change a link in place; a value given here stays in force, also over the link's trace."""
     values = _given(rate=rate, delay=delay, jitter=jitter, loss=loss)
     if not values:
-        raise fail(BAD_INPUT, f"{link}: nothing to change\n    write instead: --rate 50mbit, --delay 20ms, …")
+        raise bad_input(f"{link}: nothing to change", "--rate 50mbit, --delay 20ms, …")
     _change_link(link, values, name, json_)
 
 
@@ -142,9 +142,9 @@ def change_link(
     """Carry out the older command line `testbed link 'A->B' --rate 5mbit --down`, now `link set`, `down` and `up`."""
     values = _given(rate=rate, delay=delay, jitter=jitter, loss=loss)
     if down and up:
-        raise fail(BAD_INPUT, f"{link}: --down and --up can't be given together\n    write instead: one of them")
+        raise bad_input(f"{link}: --down and --up can't be given together", "one of them")
     if not values and not down and not up:
-        raise fail(BAD_INPUT, f"{link}: nothing to change\n    write instead: --rate 50mbit, --delay 20ms, --down, …")
+        raise bad_input(f"{link}: nothing to change", "--rate 50mbit, --delay 20ms, --down, …")
     if down or up:
         values["up"] = up
     _change_link(link, values, name, json_)
@@ -197,10 +197,7 @@ def add(
     from testbed.api.requests import AddWorker
 
     added = _answer(chosen_network_or_run(name), lambda network: network.do(AddWorker(site=site)))
-    if json_:
-        typer.echo(json.dumps(added))
-    else:
-        typer.echo(f"worker {added['worker']} is up at {added['address']}")
+    typer.echo(json.dumps(added) if json_ else f"worker {added['worker']} is up at {added['address']}")
 
 
 @worker_app.command()
@@ -222,12 +219,7 @@ def restart(worker: Worker, name: Name = None) -> None:
 
 
 def _answer(name: str, ask: Callable[[ApiClient], T]) -> T:
-    """Call `ask` with a client of the API of the network `name`, and return its result.
-
-    Raises:
-        RequestRefused: The request is wrong.
-        RequestFailed: The request was not carried out, or nothing answers.
-    """
+    """Return what `ask` returns, given a client of the network's API. RequestRefused or RequestFailed as there."""
     from testbed.emulation.daemon import client
 
     return ask(client(name))

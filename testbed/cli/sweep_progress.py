@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from testbed.cli.console import plain_table
 from testbed.report import text
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import Comparison
@@ -40,9 +40,7 @@ class SweepProgress:
             self._show()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -83,13 +81,8 @@ class SweepProgress:
             self._live.update(Group(self._table(), Text(told)), refresh=True)
 
     def _table(self) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         points = self._compared.points
-        for axis in points[0].labels:
-            table.add_column(axis)
-        for column in ("runs", "round", "training"):
-            table.add_column(column, justify="right")
-        table.add_column("verdicts")
+        table = plain_table(*points[0].labels, numbers=("runs", "round", "training"), then=["verdicts"])
         for point in points:
             table.add_row(*(Text(label) for label in point.labels.values()), *self._cells(point))
         return table

@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from testbed.cli.console import plain_table
 from testbed.plan import Plan
 from testbed.report import text
 from testbed.spec.units import count
@@ -69,10 +70,10 @@ def print_runs(runs: Sequence[PastRun]) -> None:
     table = _table("run", "began", "verdict", "size")
     for run in runs:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began_s))
-        table.add_row(Text(run.id), began, Text(run.state), _size(run.bytes))
+        table.add_row(Text(run.id), began, Text(run.state), text.size(run.bytes))
     console.print(table)
     console.print(
-        f"{count(len(runs), 'run')}, {_size(sum(run.bytes for run in runs))}; `testbed runs rm RUN` removes a run"
+        f"{count(len(runs), 'run')}, {text.size(sum(run.bytes for run in runs))}; `testbed runs rm RUN` removes a run"
     )
 
 
@@ -105,7 +106,6 @@ def print_comparison(compared: Comparison) -> None:
     """Print a row for each point: medians over its runs, with the least and the most where they differ."""
     from testbed.run.sweep.comparison import TO_LOSS
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     points = compared.points
     loss = "the loss" if compared.loss is None else f"loss {compared.loss:.3g}"
     columns: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -117,11 +117,7 @@ def print_comparison(compared: Comparison) -> None:
         "over the bound, ×": ("ratio_to_bound", text.number),
         "over the WAN, MB": ("wan_bytes", lambda count: f"{count / 1e6:.4g}"),
     }
-    for axis in points[0].labels:
-        table.add_column(axis)
-    for column in columns:
-        table.add_column(column, justify="right")
-    table.add_column("verdicts")
+    table = plain_table(*points[0].labels, numbers=columns, then=["verdicts"])
     for point in points:
         own = compared.outcome(point)
         cells = (text.spread(own["spread"][name], words) for name, words in columns.values())
@@ -160,7 +156,7 @@ def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
         )
     gap = f" (which is known to {figures['bound_gap']:.1%})" if figures["bound_gap"] > SHOWN_GAP else ""
     console.print(
-        f"{plan.policy}: {count(len(plan.members), 'member')}, chunks of {_size(plan.chunk_bytes)}, "
+        f"{plan.policy}: {count(len(plan.members), 'member')}, chunks of {text.size(plan.chunk_bytes)}, "
         f"{count(len(plan.auxiliary), 'auxiliary route')}\n"
         f"predicted {seconds:.3f} s a round{ratio}{gap}: {figures['drain_seconds']:.3f} s to drain "
         f"{figures['bottleneck'] or 'nothing'}, {figures['fill_seconds']:.3f} s to fill the trees",
@@ -208,15 +204,9 @@ def _print_reasons(why: Mapping[str, Any]) -> None:
 
 def _depth(parents: Mapping[str, str]) -> int:
     """Return the hops of the longest path to the root."""
-    hops: dict[str, int] = {}
-    for member in parents:
-        way = []
-        while member in parents and member not in hops:
-            way.append(member)
-            member = parents[member]
-        for child in reversed(way):
-            hops[child] = hops.get(parents[child], 0) + 1
-    return max(hops.values(), default=0)
+    from networkx import DiGraph, dag_longest_path_length
+
+    return int(dag_longest_path_length(DiGraph(parents.items())))
 
 
 def _hosts(hosts: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -236,8 +226,8 @@ def _links(links: Mapping[str, Mapping[str, Any]]) -> Table:
             f"{link['rate_bps'] / 1e6:.2f}{mark}" if link["up"] else "[red]down[/] ",
             f"{link['delay_s'] * 1e3:.2f}{jitter}",
             f"{link['loss']:.3%}" if link["loss"] else "",
-            _size(link["queue_bytes"]) + _discipline(link),
-            _size(link["bytes"]),
+            text.size(link["queue_bytes"]) + _discipline(link),
+            text.size(link["bytes"]),
             str(link["dropped_queue"]),
             str(link["dropped_loss"]),
         )
@@ -260,14 +250,6 @@ def _table(*titles: str) -> Table:
     for title in titles:
         table.add_column(title, justify="left" if title in LEFT else "right", no_wrap=True)
     return table
-
-
-def _size(amount: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"
 
 
 def _span(seconds: float) -> str:

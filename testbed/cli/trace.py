@@ -1,24 +1,28 @@
-"""The commands `trace show`, `trace check` and `trace convert`."""
+"""The commands `trace`: show, check and convert trace files, make them of other people's, or generate them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from testbed.cli import trace_generate, trace_import
-from testbed.cli.console import BAD_INPUT, fail, link_argument, out, quantity
+from testbed.atomic_file import check_new
+from testbed.cli.console import bad_input, link_argument, out, quantity
 from testbed.spec import units
-from testbed.trace.csv import write_csv
+from testbed.trace import generate as generators
+from testbed.trace.csv import columns_of, write_csv
+from testbed.trace.forms import FORMS, Form, ImportedTrace, write_imported
+from testbed.trace.forms.pcap import STEP_S as CAPTURE_STEP_S
+from testbed.trace.forms.pcap import Flow, import_capture
 from testbed.trace.mahimahi import STEP_S, schedule_of, write_mahimahi
 from testbed.trace.read import TraceFile, format_of, read_trace
 from testbed.trace.resample import Resampled
 from testbed.trace.trace import Trace, TraceError
 
 app = typer.Typer(no_args_is_help=True, help="Show, check, convert, import or generate trace files.")
-app.add_typer(trace_generate.app, name="generate")
-app.add_typer(trace_import.app, name="import")
 
 STEP = quantity(units.Step)
 
@@ -41,7 +45,6 @@ def show(
 ) -> None:
     """Show a trace: its length, its range of values, and each column over time."""
     from testbed.report.trace import save_trace, sketch
-    from testbed.trace.csv import columns_of
 
     found = read_trace(file, step_s=step)
     _print_facts(found)
@@ -82,16 +85,13 @@ def convert(
 ) -> None:
     """Convert a trace to the format of TARGET's ending, or write what a run measured on a link as a trace."""
     if (run is None) != (link is None) or (run and step):
-        raise fail(
-            BAD_INPUT,
-            "convert: --run needs --link, and takes no --step\n    write instead: --run RUNS/ID --link 'A->B' TARGET",
-        )
+        rule = "--run takes no --step"
+        if run is None or link is None:
+            rule = "--run needs --link" if link is None else "--link needs --run"
+        raise bad_input(f"convert: {rule}", "--run RUNS/ID --link 'A->B' TARGET")
     if len(files) != (1 if run else 2):
-        raise fail(
-            BAD_INPUT,
-            f"convert: got {len(files)} files\n    write instead: SOURCE TARGET, or TARGET alone with --run and --link",
-        )
-    from testbed.report.measured_trace import measured_in
+        raise bad_input(f"convert: got {len(files)} files", "SOURCE TARGET, or TARGET alone with --run and --link")
+    from testbed.report.trace import measured_in
 
     *source, target = files
     if run is not None and link is not None:
@@ -113,6 +113,7 @@ def _write(target: Path, trace: Trace, comments: list[str]) -> None:
     format_ = format_of(target, "")
     if format_ == "iperf3":
         raise TraceError(f"{target}: iperf3's format can only be read; write .csv, .up or .down")
+    check_new([target])
     if format_ == "csv":
         write_csv(target, trace, comments)
     else:
@@ -125,3 +126,191 @@ def _write(target: Path, trace: Trace, comments: list[str]) -> None:
         ]
     for line in (str(target), *comments):
         out.print(line, markup=False)
+
+
+import_app = typer.Typer(no_args_is_help=True, help="Make traces of other people's; each is written as CSV, NAME.csv.")
+
+
+Files = Annotated[list[Path], typer.Argument(help="files of this form")]
+Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="where to write them")]
+
+HERE = Path()
+
+
+def _import(files: list[Path], folder: Path, read: Callable[[Path], list[ImportedTrace]]) -> None:
+    found = [each for file in files for each in read(file)]
+    targets = write_imported(found, folder)
+    for target, each in zip(targets, found, strict=True):
+        columns = ", ".join(f"{column.name} {column.mean:.4g}" for column in columns_of(each.trace))
+        out.print(f"{target}: {len(each.trace.rows)} rows, {each.trace.duration_s:.6g} s; {columns}", markup=False)
+        for comment in each.comments:
+            out.print(f"    {comment}", markup=False)
+
+
+def _add_command(form: Form) -> None:
+    option = typer.Option(parser=STEP, metavar="TIME", help=form.step)
+
+    def plain(files: Files, folder: Folder = HERE) -> None:
+        _import(files, folder, form.import_file)
+
+    def in_steps(files: Files, folder: Folder = HERE, step: float | None = None) -> None:
+        _import(files, folder, partial(form.import_file, step_s=step))
+
+    in_steps.__annotations__["step"] = Annotated[float | None, option]
+    import_app.command(form.name, help=form.help)(in_steps if form.step else plain)
+
+
+for _form in FORMS.values():
+    _add_command(_form)
+
+
+@import_app.command("with")
+def with_(
+    form: Annotated[str, typer.Argument(metavar="FORM", help="./mine.py, or an installed package's entry point")],
+    files: Files,
+    folder: Folder = HERE,
+) -> None:
+    """Import texts of a form of your own: its function `read(text)` makes a trace of each (`testbed new form NAME`)."""
+    from testbed.plugins import form_named
+
+    read = form_named(form)
+    mine = Form(Path(form).stem, "", lambda text, _: [ImportedTrace(read(text))])
+    _import(files, folder, mine.import_file)
+
+
+@import_app.command()
+def pcap(
+    files: Files,
+    folder: Folder = HERE,
+    step: Annotated[float, typer.Option(parser=STEP, metavar="TIME", help="of a row")] = CAPTURE_STEP_S,
+    flow: Annotated[
+        str | None,
+        typer.Option(metavar="A->B", help="of this flow alone: 10.0.0.1:443->10.0.0.2, *->[2001:db8::2]:443"),
+    ] = None,
+) -> None:
+    """Import a capture, pcap or pcapng, of Ethernet or raw IP: the rate of all its packets, or of a flow."""
+    wanted = None if flow is None else Flow.parse(flow)
+    _import(files, folder, partial(import_capture, step_s=step, flow=wanted))
+
+
+generate_app = typer.Typer(
+    no_args_is_help=True, help="Generate a trace from a seed; the first line of its file names the generator."
+)
+
+RATE, DURATION = (quantity(kind) for kind in (units.Rate, units.Duration))
+
+Target = Annotated[Path, typer.Argument(metavar="TARGET", help="the CSV file to write")]
+Rate = Annotated[float, typer.Option(parser=RATE, metavar="RATE", help="a rate, such as 20mbit")]
+Time = Annotated[float, typer.Option(parser=DURATION, metavar="TIME", help="a duration, such as 180s")]
+Share = Annotated[float, typer.Option(min=0, help="a share of the mean, such as 0.1")]
+Seed = Annotated[int, typer.Option(help="a whole number; the same seed makes the same file")]
+
+
+def _generate(target: Path, generator: generators.Generator) -> None:
+    if format_of(target, "") != "csv":
+        raise TraceError(f"{target}: a generated trace is CSV; name it .csv, then use `testbed trace convert`")
+    check_new([target])
+    trace = generator.trace()
+    write_csv(target, trace, [str(generator)])
+    out.print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s", markup=False)
+
+
+@generate_app.command()
+def uniform(target: Target, low: Rate, high: Rate, seed: Seed, period: Time = 180.0, duration: Time = 1800.0) -> None:
+    """Draw the rate uniformly between --low and --high, again every --period (as NetStorm's network)."""
+    _generate(target, generators.UniformRedraw(low, high, period, duration, seed))
+
+
+@generate_app.command()
+def walk(
+    target: Target,
+    mean: Rate,
+    seed: Seed,
+    spread: Share = 0.1,
+    return_: Annotated[
+        float,
+        typer.Option(
+            "--return", parser=DURATION, metavar="TIME", help="the time in which the rate returns to its mean"
+        ),
+    ] = 20.0,
+    step: Time = 1.0,
+    duration: Time = 180.0,
+) -> None:
+    """Let the rate wander about its mean and return to it (Ornstein–Uhlenbeck)."""
+    _generate(target, generators.OrnsteinUhlenbeck(mean, spread, return_, step, duration, seed))
+
+
+@generate_app.command()
+def markov(
+    target: Target,
+    state: Annotated[
+        list[float],
+        typer.Option(parser=RATE, metavar="RATE", help="the rate of a state, such as 20mbit; once for each state"),
+    ],
+    seed: Seed,
+    dwell: Annotated[
+        float | None,
+        typer.Option(
+            parser=DURATION,
+            metavar="TIME",
+            help="the mean time in a state, after which any other state follows; or give --next",
+        ),
+    ] = None,
+    next_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--next",
+            metavar="P,P,…",
+            help="the probabilities that each state follows this one, such as 0.9,0.1; once for each state",
+        ),
+    ] = None,
+    step: Time = 1.0,
+    duration: Time = 180.0,
+) -> None:
+    """Let the rate jump between states, after a mean time (--dwell) or by a transition matrix (--next)."""
+    if (dwell is None) == (next_ is None):
+        raise bad_input("markov: give one of --dwell and --next", "--dwell 10s, or --next 0.9,0.1 for each state")
+    if dwell is not None:
+        generator = generators.Markov.dwelling(state, dwell, step, duration, seed)
+    else:
+        generator = generators.Markov(tuple(state), tuple(map(_odds, next_ or [])), step, duration, seed)
+    _generate(target, generator)
+
+
+def _odds(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise TraceError(f"--next {text}: is not a list of probabilities; write for example --next 0.9,0.1") from None
+
+
+@generate_app.command()
+def diurnal(
+    target: Target,
+    mean: Rate,
+    seed: Seed,
+    swing: Share = 0.5,
+    noise: Share = 0.05,
+    day: Time = 86_400.0,
+    step: Time = 60.0,
+    duration: Time = 86_400.0,
+) -> None:
+    """Let the rate follow the time of day, lowest at its beginning."""
+    _generate(target, generators.Diurnal(mean, swing, noise, day, step, duration, seed))
+
+
+@generate_app.command()
+def outages(
+    target: Target,
+    rate: Rate,
+    seed: Seed,
+    up: Time = 60.0,
+    down: Time = 5.0,
+    duration: Time = 600.0,
+) -> None:
+    """Interrupt a steady rate: up and down for exponentially distributed times with the means --up and --down."""
+    _generate(target, generators.Outages(rate, up, down, duration, seed))
+
+
+app.add_typer(generate_app, name="generate")
+app.add_typer(import_app, name="import")

@@ -38,11 +38,9 @@ def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
         "by_policy": _by_policy(records, _policies(records)),
         "drawings": drawings_of(runs),
         "run_by_run": {label: _own_drawings(record, index) for index, (label, record) in enumerate(runs.items())},
-        "known": _scores("Knowledge of links", Score.KNOWN, {its: one.known_cells() for its, one in scores.items()}),
+        "known": _scores("Knowledge of links", {its: one.known_cells() for its, one in scores.items()}),
         "known_notes": Score.KNOWN_NOTES,
-        "foreseen": _scores(
-            "Predictions and swaps", Score.DONE, {its: one.done_cells() for its, one in considered.items()}
-        ),
+        "foreseen": _scores("Predictions and swaps", {its: one.done_cells() for its, one in considered.items()}),
         "foreseen_notes": Score.DONE_NOTES,
         "common": {name: value for name, value in next(iter(facts.values()), {}).items() if name not in differing},
         "differing": _differing({label: settings[label] | facts[label] for label in runs}, differing),
@@ -111,7 +109,6 @@ def labels(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _outcome(runs: dict[str, RunRecord]) -> Table:
-    """Return a row for each run, with a column for each key figure."""
     figures = {label: {f.name: f for f in key_figures(record)} for label, record in runs.items()}
     curves = {label: _curve(record) for label, record in runs.items()}
     loss = common_loss(curves.values())
@@ -165,12 +162,14 @@ def _spread(values: Sequence[float | None], words: Callable[[float], str]) -> Ce
     return Cell(found, "muted" if found == text.UNKNOWN else "")
 
 
-def _scores(name: str, columns: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Table | None:
-    return table(name, ("run", *columns), ((label, *own) for label, own in cells.items())) if cells else None
+def _scores(name: str, cells: Mapping[str, Mapping[str, str]]) -> Table | None:
+    if not cells:
+        return None
+    columns = next(iter(cells.values()))
+    return table(name, ("run", *columns), ((label, *own.values()) for label, own in cells.items()))
 
 
 def _differing_names(values: dict[str, dict[str, str]]) -> list[str]:
-    """Return the names whose values are not the same in all runs."""
     names = dict.fromkeys(name for each in values.values() for name in each)
     return [name for name in names if len({each.get(name) for each in values.values()}) > 1]
 

@@ -6,9 +6,12 @@ column `run`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from testbed.atomic_file import replacing, write_text
 from testbed.report import frames
@@ -17,7 +20,6 @@ from testbed.report.figures.canvas import Drawing, FigureForm
 from testbed.report.page import figures_of, score_of
 from testbed.report.record import RunRecord
 from testbed.telemetry import tensorboard
-from testbed.telemetry.spans import Span, otlp
 from testbed.telemetry.tensorboard import Scalar
 
 if TYPE_CHECKING:
@@ -38,15 +40,7 @@ def drawings(record: RunRecord) -> list[Drawing]:
 
 
 def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) -> list[Path]:
-    """Write the exports of these runs into the folder `target`.
-
-    Args:
-        records: The runs.
-        target: The folder, which is made where it is missing.
-        forms: The forms of files to write.
-
-    Returns:
-        The written files, in order.
+    """Write runs in these forms into a folder, which is made where it is missing. Return the written files, in order.
 
     Raises:
         PandasMissing: A form needs pandas, which is not installed; nothing was written.
@@ -70,23 +64,21 @@ def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) ->
             with replacing(written[-1]) as file:
                 frames.write(table, file, kind)
     for record in records:
-        written += _curves(record, target / "tensorboard" / record.id) if "tensorboard" in forms else ()
-        written += _trace(record, target / f"{record.id}.otlp.json") if "otlp" in forms else ()
+        if "tensorboard" in forms:
+            written.append(_write_curves(record, target / "tensorboard" / record.id))
+        if "otlp" in forms:
+            root = Span(f"run {record.id}", record.zero_s, record.zero_s + record.end_s, {"policy": record.policy})
+            written.append(target / f"{record.id}.otlp.json")
+            write_text(written[-1], otlp(record.id, root, _spans(record)))
     return written
 
 
-def _curves(record: RunRecord, folder: Path) -> Iterator[Path]:
+def _write_curves(record: RunRecord, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / tensorboard.file_name(record.zero_s)
     with replacing(file) as stream:
         tensorboard.write_scalars(stream, record.zero_s, _scalars(record))
-    yield file
-
-
-def _trace(record: RunRecord, file: Path) -> Iterator[Path]:
-    root = Span(f"run {record.id}", record.zero_s, record.zero_s + record.end_s, {"policy": record.policy})
-    write_text(file, otlp(record.id, root, _spans(record)))
-    yield file
+    return file
 
 
 def _spans(record: RunRecord) -> Iterator[Span]:
@@ -128,3 +120,63 @@ def _tables(records: Sequence[RunRecord]) -> Mapping[str, DataFrame]:
         name: frames.together({label: table(record) for label, record in runs.items()})
         for name, table in frames.TABLES.items()
     }
+
+
+#: `SPAN_KIND_INTERNAL`: an operation within one service.
+INTERNAL = 1
+
+#: Bytes of a trace's and of a span's identifier.
+TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An operation from `began_s` to `ended_s` (Unix time)."""
+
+    #: Unique within its trace.
+    name: str
+    began_s: float
+    ended_s: float
+    attributes: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+def otlp(trace: str, root: Span, spans: Iterable[Span]) -> str:
+    """Return the trace of this name in OTLP's JSON, which OpenTelemetry's collector reads.
+
+    The other spans are children of `root`. Identifiers are hashes of names: a trace that is written twice keeps them.
+    """
+    told = [_span(trace, root, None), *(_span(trace, span, root) for span in spans)]
+    resource = {"attributes": list(_attributes({"service.name": "testbed", "service.instance.id": trace}))}
+    scoped = {"scope": {"name": "testbed"}, "spans": told}
+    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scoped]}]})
+
+
+def _span(trace: str, span: Span, parent: Span | None) -> dict[str, Any]:
+    of_parent = {} if parent is None else {"parentSpanId": _identifier(SPAN_ID_BYTES, trace, parent.name)}
+    return {
+        "traceId": _identifier(TRACE_ID_BYTES, trace),
+        "spanId": _identifier(SPAN_ID_BYTES, trace, span.name),
+        **of_parent,
+        "name": span.name,
+        "kind": INTERNAL,
+        "startTimeUnixNano": _nanoseconds(span.began_s),
+        "endTimeUnixNano": _nanoseconds(span.ended_s),
+        "attributes": list(_attributes(span.attributes)),
+    }
+
+
+def _identifier(size: int, *names: str) -> str:
+    return sha256("\0".join(names).encode()).hexdigest()[: 2 * size]
+
+
+def _nanoseconds(unix_s: float) -> str:
+    """Return nanoseconds as a string: JSON numbers lose the last digits of 64 bits."""
+    return str(round(unix_s * 1e9))
+
+
+def _attributes(values: Mapping[str, str | int | float]) -> Iterator[dict[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, int):
+            yield {"key": key, "value": {"intValue": str(value)}}
+        else:
+            yield {"key": key, "value": {"doubleValue" if isinstance(value, float) else "stringValue": value}}

@@ -33,21 +33,14 @@ def rounds(record: RunRecord) -> DataFrame:
     `seconds` counts from the last member's entry (`entered_s`) to the last member's end (`finished_s`); `lost` and
     `duplicated` count updates. Each metric has a column with its mean over members.
     """
-    frame = _frame(
-        ("round", "epoch", "entered_s", "finished_s", "seconds", "lost", "duplicated"),
-        (
-            {
-                "round": one.number,
-                "epoch": one.epoch,
-                "entered_s": record.since(one.entered_s),
-                "finished_s": record.since(one.finished_s),
-                "seconds": one.seconds,
-                "lost": one.lost,
-                "duplicated": one.duplicated,
-            }
-            for one in record.rounds
-        ),
-    ).set_index("round")
+    columns = ("epoch", "entered_s", "finished_s", "seconds", "lost", "duplicated")
+    rows = (
+        {"round": one.number}
+        | {name: getattr(one, name) for name in columns}
+        | {"entered_s": record.since(one.entered_s), "finished_s": record.since(one.finished_s)}
+        for one in record.rounds
+    )
+    frame = _frame(("round", *columns), rows).set_index("round")
     metrics = _frame(("round",), ({"round": report.round, **report.metrics} for report in record.reports))
     return frame.join(metrics.groupby("round").mean())
 

@@ -29,12 +29,9 @@ class StateLine(msgspec.Struct, gc=False):
 
 
 def link_columns(file: Path, began: float, pieces: int) -> dict[str, Columns]:
-    """Return the thinned states of each link.
+    """Return the states of each link in `links.jsonl`, thinned to those of this many pieces of the file.
 
-    Args:
-        file: `links.jsonl`; a missing file has no links.
-        began: When training began (Unix seconds).
-        pieces: The number of pieces that the file is divided into.
+    Training `began` then (Unix seconds). A missing file has no links.
     """
     kept: dict[str, list[StateLine]] = {}
     decoder = msgspec.json.Decoder(StateLine)

@@ -76,13 +76,8 @@ def badge(record: RunRecord) -> Badge:
     """Return the run's verdict; `unfinished` for a run that did not finish."""
     if not record.finished:
         return Badge("unfinished", ended_early(record))
-    reasons = tuple(record.summary.get("reasons", ()))
-    match record.summary.get("verdict"):
-        case "trusted":
-            return Badge("trusted", reasons)
-        case "simulated":
-            return Badge("simulated", reasons)
-    return Badge("suspect", reasons)
+    verdict = record.summary.get("verdict")
+    return Badge(verdict if verdict in _ANSWERS else "suspect", tuple(record.summary.get("reasons", ())))
 
 
 def ended_early(record: RunRecord) -> tuple[str, ...]:
@@ -244,7 +239,6 @@ def comparison_opening(records: Sequence[RunRecord], labels: Sequence[str]) -> l
 
 
 def _outcomes(records: Sequence[RunRecord], labels: Sequence[str]) -> Iterator[str]:
-    """Yield sentences on the fastest and the slowest run: by the median round, and by the whole training."""
     for what, values in (
         (f"The median round, {MEANING},", [median_round_s(record) for record in records]),
         ("The whole training", [record.section("training").get("wall_seconds") for record in records]),

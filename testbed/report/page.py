@@ -13,17 +13,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from testbed.atomic_file import write_text
-from testbed.report import tables, training_choices
+from testbed.report import tables
 from testbed.report.comparison import comparison_values
 from testbed.report.figures.canvas import Drawing
-from testbed.report.figures.drift import draw_drift
-from testbed.report.figures.foresight import draw_foresight
-from testbed.report.figures.host import draw_host
 from testbed.report.figures.links import draw_links
 from testbed.report.figures.network import draw_network
-from testbed.report.figures.rounds import draw_rounds
-from testbed.report.figures.training import draw_training
-from testbed.report.figures.waiting import draw_time_spent, draw_waiting
+from testbed.report.figures.rounds import draw_foresight, draw_rounds
+from testbed.report.figures.training import draw_drift, draw_training
+from testbed.report.figures.waiting import draw_host, draw_time_spent, draw_waiting
 from testbed.report.opening import badge, key_figures, opening
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score
@@ -97,7 +94,6 @@ def _environment() -> Environment:
 
 
 def _with_code(words: str) -> Markup:
-    """Return a sentence with the commands in backquotes set as code."""
     parts = words.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
@@ -119,9 +115,9 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
         "foreseen": score.done_sentences() if score else [],
         "swaps": tables.swaps(record, score),
         "considered": tables.considered(record),
-        "choices": training_choices.choices(record),
-        "judgements": training_choices.judgements(record),
-        "learned": training_choices.learned(record),
+        "choices": tables.choices(record),
+        "judgements": tables.judgements(record),
+        "learned": tables.learned(record),
         "events": tables.events(record),
         "link_table": tables.links(record),
         "members": tables.members(record),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from math import ceil
@@ -18,6 +19,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from testbed.api.models import LinkHistory, NetworkStatus
+from testbed.api.requests import NOT_HERE, ApiProblem, Request
+from testbed.api.stream import State
+from testbed.api.subject import Subject
 from testbed.link import link_ends, link_name
 from testbed.report.link_states import Columns, link_columns
 from testbed.report.record import site_of
@@ -107,12 +112,11 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
         "events": sorted([*events, *_steps(links, samples, began, events)], key=lambda event: event["at_s"]),
         "decisions": _since(path / "decisions.jsonl", began),
         "plans": _plans(path, summary, rounds),
-        "verdict": _verdict(path),
+        "verdict": _verdict(summary),
     }
 
 
 def _first_start(path: Path) -> float:
-    """Return when the first round began, for a run that does not say when training began."""
     return min((one.started_s for one in _lines(path / "rounds.jsonl", ReportLine)), default=0.0)
 
 
@@ -133,7 +137,6 @@ def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _topologies(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the parsed topology files among the run's inputs, by their paths."""
     found = {}
     for name, text in (manifest.get("inputs") or {}).items():
         value = parse_yaml(text) if text.lstrip().startswith(("name", "#", "{", "sites")) else None
@@ -203,7 +206,6 @@ def _changes(events: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) ->
 def _steps(
     links: Mapping[str, Columns], samples: Sequence[TrafficLine], began: float, events: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the steps of rates as events."""
     tracks = {
         name: (
             columns["at_s"],
@@ -242,7 +244,6 @@ def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]
 
 
 def _spent(report: ReportLine) -> list[float]:
-    """Return the seconds for which a member computed, waited and sent."""
     figures = time_spent(report.finished_s - report.started_s, report.compute_s + report.paced_s, report.waited)
     return [round(seconds, 4) for seconds in figures.values()]
 
@@ -275,9 +276,8 @@ def _plans(path: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str,
     return plans
 
 
-def _verdict(path: Path) -> dict[str, Any]:
-    summary = _whole(path / "summary.json")
-    if summary is None:
+def _verdict(summary: Mapping[str, Any]) -> dict[str, Any]:
+    if not summary:
         return {"verdict": "unfinished", "reasons": ["the run left no summary"]}
     return {"verdict": summary.get("verdict", "unfinished"), "reasons": summary.get("reasons") or []}
 
@@ -296,7 +296,6 @@ def _by_link(samples: Sequence[TrafficLine]) -> dict[str, list[int | None]]:
 
 
 def _thinned(records: Sequence[T]) -> Sequence[T]:
-    """Return MOST records at most, evenly spread."""
     return records[:: max(1, ceil(len(records) / MOST))]
 
 
@@ -364,3 +363,36 @@ def _send_result(call: Callable[[], T], receiver: Connection, sender: Connection
         found = error
     with suppress(BrokenPipeError):
         sender.send(found)
+
+
+class RecordedRun(Subject):
+    """A run's recording as a subject of the API, which refuses every change; arguments as `recording_of`'s."""
+
+    def __init__(self, path: Path, forks: bool = False) -> None:
+        self.executor = ThreadPoolExecutor(1)
+        recording = recording_of(path, forks)
+        self._known = {name: recording[name] for name in ("network", "sites", "hosts")}
+        self._recording = msgspec.json.encode(recording)
+
+    def state(self) -> State:
+        """Return the network, its sites and hosts; a recording has no live links."""
+        return self._known | {"links": {}}
+
+    def status(self) -> NetworkStatus:
+        """Return the run's overview, without hosts and links."""
+        return NetworkStatus(**self._known["network"], hosts={}, links={})
+
+    def recording(self) -> bytes:
+        """Return the recording as JSON."""
+        return self._recording
+
+    def history(self, since: int | None) -> LinkHistory:
+        """Refuse: the recording itself has the states of links."""
+        raise self._refusal()
+
+    def do(self, request: Request) -> dict[str, Any]:
+        """Refuse: a recording cannot be changed."""
+        raise self._refusal()
+
+    def _refusal(self) -> ApiProblem:
+        return ApiProblem(NOT_HERE, f"{self._known['network']['name']} is a recording and cannot be changed")

@@ -224,7 +224,6 @@ def _rtt_s(record: RunRecord, link: str, state: LinkRecord) -> float:
 
 
 def _steps(record: RunRecord) -> Iterable[tuple[float, str]]:
-    """Yield (time, link) of each step."""
     for link, states in record.states.items():
         yield from ((after.at_s, link) for before, after in pairwise(states) if _is_step(before, after))
 
@@ -234,7 +233,6 @@ def _is_step(before: LinkRecord, after: LinkRecord) -> bool:
 
 
 def _times(one: LinkRecord, other: LinkRecord) -> float:
-    """Return the ratio of the greater rate to the lesser."""
     return max(one.rate_bps / other.rate_bps, other.rate_bps / one.rate_bps)
 
 
@@ -250,7 +248,6 @@ def _in_time_until(history: _RoundHistory, at_s: float) -> float:
 
 
 def _foreseen(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[float, Sequence[float]]]:
-    """Yield (predicted seconds, seconds of the rounds that followed) where the plan stayed for half of AHEAD rounds."""
     for at_s, epoch, predicted_s in predictions(record):
         following = history.following(at_s, epoch)
         if len(following) >= AHEAD // 2:
@@ -258,7 +255,6 @@ def _foreseen(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[float
 
 
 def _adopted(record: RunRecord, history: _RoundHistory) -> Iterable[Mapping[str, Any]]:
-    """Yield the decisions that put another plan in force, in order."""
     for line in record.decisions:
         if line.get("epoch") is None or line.get("last") is None or line["epoch"] not in history.epochs:
             continue
@@ -357,7 +353,6 @@ def _true(
 
 
 def _of_rounds(line: Mapping[str, Any]) -> bool:
-    """Return whether a decision's seconds are those of rounds."""
     return _judged_by_rounds(line.get("policy") or "")
 
 

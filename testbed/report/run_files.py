@@ -92,8 +92,6 @@ class RunFiles:
 
 
 class _Reader:
-    """Reads the files of one directory and notes the gaps."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._gaps: list[str] = []
@@ -225,7 +223,6 @@ class _Reader:
             yield TrafficRecord(line["at_s"] - zero, line["bytes"], busy_s, line.get("cpu"), steady_bytes, steady_s)
 
     def _unwritten(self) -> Iterator[str]:
-        """Yield a gap for each file that was being written when the run was cut off."""
         for file in sorted(self._path.rglob(f"*{UNFINISHED}")):
             name, _, _ = file.relative_to(self._path).as_posix().rsplit(".", 2)
             yield f"{name} was being written"

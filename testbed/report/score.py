@@ -91,23 +91,12 @@ class Score:
     #: Of each link of each run: the share of what it could carry that probes took.
     probed: tuple[float, ...] = ()
 
-    #: Headings of the tables, and the notes that explain them.
-    KNOWN: ClassVar[tuple[str, ...]] = (
-        *("estimate error, median", "estimate error, 9 of 10 within", f"above {FAR_ABOVE:g} × the true rate"),
-        *(f"below {FAR_BELOW:g} × the true rate", "true rate in the interval", "links in use known"),
-        *("steps noticed in time", f"within {SOON_S:g} s"),
-        "of these, with transfers meanwhile",
-    )
+    #: Notes that explain the tables.
     KNOWN_NOTES: ClassVar[tuple[str, ...]] = (
         f"Estimates up to {SILENCE_S:g} s old are compared with the mean true rate over the time of their samples.",
         f"Steps are changes of the rate of a link in use by a factor of {STEP:g} and more.",
         f"A step is noticed in time within {NOTICED_S:g} s or {NOTICED_ROUNDS} rounds. Where a link's round trip is "
         f"longer than {SOON_S:g} s, noticed within the round trip counts as noticed within {SOON_S:g} s.",
-    )
-    DONE: ClassVar[tuple[str, ...]] = (
-        *("predicted ÷ measured", f"predictions within {text.percent(WITHIN)}"),
-        *(f"single rounds within {text.percent(WITHIN)}", "swaps", "saving promised", "saving measured", "not slower"),
-        *("as promised", "shorter", "lost trials", "time of trials"),
     )
     DONE_NOTES: ClassVar[tuple[str, ...]] = (
         f"Predictions of whole rounds under the plan in force are compared with the median of the next {AHEAD}: the "
@@ -121,7 +110,6 @@ class Score:
         "A lost trial is a plan that was left because the plan before it was faster; it is not counted as a swap, and "
         "its time is how much longer its rounds took, as a share of the whole run.",
     )
-    COST: ClassVar[tuple[str, ...]] = ("considering plans", "probes, mean link", "probes, most probed link")
     COST_NOTES: ClassVar[tuple[str, ...]] = (
         "Considering plans is a share of one processor over the run; a simulated run has none.",
         "Probes are a share of what a link could carry.",
@@ -197,19 +185,19 @@ class Score:
         """The share of the estimates below FAR_BELOW times the true rate."""
         return _share(error < FAR_BELOW - 1 for error in self.errors)
 
-    def known_cells(self) -> list[str]:
-        """Return the cells under the headings KNOWN."""
-        return [
-            text.percent(self.off(50)),
-            text.percent(self.off(90)),
-            text.percent(self.far_above),
-            text.percent(self.far_below),
-            text.percent(_share(self.held)),
-            text.percent(_share(self.known)),
-            f"{sum(self.in_time)} of {len(self.in_time)}",
-            f"{sum(self.soon)} of {len(self.soon)}",
-            f"{sum(self.soon_where_sent)} of {len(self.soon_where_sent)}",
-        ]
+    def known_cells(self) -> dict[str, str]:
+        """Return the cells on what the controller knew of links, by their headings."""
+        return {
+            "estimate error, median": text.percent(self.off(50)),
+            "estimate error, 9 of 10 within": text.percent(self.off(90)),
+            f"above {FAR_ABOVE:g} × the true rate": text.percent(self.far_above),
+            f"below {FAR_BELOW:g} × the true rate": text.percent(self.far_below),
+            "true rate in the interval": text.percent(_share(self.held)),
+            "links in use known": text.percent(_share(self.known)),
+            "steps noticed in time": f"{sum(self.in_time)} of {len(self.in_time)}",
+            f"within {SOON_S:g} s": f"{sum(self.soon)} of {len(self.soon)}",
+            "of these, with transfers meanwhile": f"{sum(self.soon_where_sent)} of {len(self.soon_where_sent)}",
+        }
 
     def known_sentences(self) -> list[str]:
         """Return what the controller knew of links, one sentence per figure."""
@@ -265,31 +253,32 @@ class Score:
             )
         return sentences
 
-    def done_cells(self) -> list[str]:
-        """Return the cells under the headings DONE."""
+    def done_cells(self) -> dict[str, str]:
+        """Return the cells on predictions and swaps, by their headings."""
         right, judged = self.right
         points = [percentile(self.calibration, percent) for percent in (10, 50, 90)]
-        return [
-            " ".join(text.UNKNOWN if point is None else f"{point:.2f}" for point in points),
-            text.percent(_near(self.calibration)),
-            text.percent(_near(self.first_rounds)),
-            str(len(self.swaps)),
-            text.percent(self.promised),
-            text.percent(self.brought),
-            f"{right} of {judged}",
-            text.percent(self.as_promised),
-            text.percent(self.shorter),
-            str(len(self.trials)),
-            text.percent(self.trials_share, 1),
-        ]
+        within = text.percent(WITHIN)
+        return {
+            "predicted ÷ measured": " ".join(text.UNKNOWN if point is None else f"{point:.2f}" for point in points),
+            f"predictions within {within}": text.percent(_near(self.calibration)),
+            f"single rounds within {within}": text.percent(_near(self.first_rounds)),
+            "swaps": str(len(self.swaps)),
+            "saving promised": text.percent(self.promised),
+            "saving measured": text.percent(self.brought),
+            "not slower": f"{right} of {judged}",
+            "as promised": text.percent(self.as_promised),
+            "shorter": text.percent(self.shorter),
+            "lost trials": str(len(self.trials)),
+            "time of trials": text.percent(self.trials_share, 1),
+        }
 
-    def cost_cells(self) -> list[str]:
-        """Return the cells under the headings COST."""
-        return [
-            text.percent(self.considered, 1),
-            text.percent(self.probes_share, 2),
-            text.percent(max(self.probed, default=None), 2),
-        ]
+    def cost_cells(self) -> dict[str, str]:
+        """Return the cells on the cost of re-planning, by their headings."""
+        return {
+            "considering plans": text.percent(self.considered, 1),
+            "probes, mean link": text.percent(self.probes_share, 2),
+            "probes, most probed link": text.percent(max(self.probed, default=None), 2),
+        }
 
 
 def _share(values: Iterable[bool]) -> float | None:

@@ -34,10 +34,7 @@ class StepFunction:
 
     def mean(self, start: float, stop: float) -> float:
         """Return the mean over [start, stop], weighted by time, of the known values; NaN where none is known."""
-        known = ~np.isnan(self.values)
-        lengths = np.diff(np.clip(self.edges, start, stop)) * known
-        total = lengths.sum()
-        return float((lengths * np.where(known, self.values, 0.0)).sum() / total) if total > 0 else float("nan")
+        return float(self.means_within(np.array([start]), np.array([stop]))[0])
 
     def means_within(self, starts: Floats, stops: Floats) -> Floats:
         """Return `mean` for each pair of a start and a stop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -11,7 +12,7 @@ from testbed.spec.errors import Fault, SpecError
 from testbed.spec.model import Strict, misfit
 from testbed.spec.topology import Topology, Worker
 from testbed.spec.units import Duration
-from testbed.trace.speed import Speeds, read_speeds
+from testbed.trace.csv import Speeds, read_speeds
 from testbed.trace.trace import TraceError
 
 #: The factors on step times that are allowed; others are a slip of the pen.
@@ -55,30 +56,20 @@ class ComputeSection(Strict):
         """Return the declared time of a worker's step, without the changes from step to step."""
         return self.step_time * self.stragglers.get(worker.name, 1.0) / worker.speed
 
-    def check(self, topology: Topology) -> list[Fault]:
-        """Return a fault for each straggler that is no worker, and each speed that is of no worker or site."""
+    def check(self, topology: Topology) -> Iterator[Fault]:
+        """Yield a fault for each straggler that is no worker, and each speed that is of no worker or site."""
         workers = {worker.name for worker in topology.workers}
         kinds = {"stragglers": ("worker", workers), "speeds": ("worker or site", workers | set(topology.sites))}
-        return [
-            Fault(
-                f"compute.{field}.{name}",
-                f"{topology.file} has no {kind} {name!r}",
-                "one of " + ", ".join(sorted(known)[:12]),
-            )
-            for field, (kind, known) in kinds.items()
-            for name in getattr(self, field)
-            if name not in known
-        ]
+        for field, (kind, known) in kinds.items():
+            for name in getattr(self, field):
+                if name not in known:
+                    rule = f"{topology.file} has no {kind} {name!r}"
+                    yield Fault(f"compute.{field}.{name}", rule, f"one of {', '.join(sorted(known)[:12])}")
 
     def read_speeds(self, topology: Topology, file: Path) -> dict[str, Speeds]:
-        """Return worker → its trace of speed: its own, or else its site's.
+        """Return worker → its trace of speed: its own, or else its site's. SpecError where a trace can't be read.
 
-        Args:
-            topology: The network of the experiment.
-            file: The experiment's file; the traces' paths begin in its folder.
-
-        Raises:
-            SpecError: A trace can't be read.
+        The traces' paths begin in the folder of `file`, the experiment's.
         """
         read: dict[str, Speeds] = {}
         for name, path in self.speeds.items():

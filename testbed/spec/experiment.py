@@ -22,17 +22,17 @@ from testbed.spec.model import Strict, misfit, validate
 from testbed.spec.program import ProgramSection
 from testbed.spec.sync import SyncField, read_sync
 from testbed.spec.topology import Topology
-from testbed.spec.trace_ref import MAX_SCALE, MIN_SCALE
+from testbed.spec.traffic import MAX_SCALE, MIN_SCALE
 from testbed.spec.train import TrainField, TrainSection
-from testbed.spec.units import Duration
-from testbed.trace.speed import Speeds
+from testbed.spec.units import Duration, at_least
+from testbed.trace.csv import Speeds
 from testbed.trace.trace import TraceError
 
 
 class ControllerSection(Strict):
     """When the controller adopts another plan."""
 
-    period: Duration = Field(default=2.0, ge=0.1)
+    period: Annotated[Duration, at_least(0.1)] = 2.0
     """The time between two re-plannings."""
     margin: float = Field(default=0.1, ge=0, lt=1)
     """The least share of a round that another plan must save."""
@@ -51,7 +51,7 @@ class ElasticSection(Strict):
     """The least number of members that go on training."""
     lost: Literal["restart", "leave"] = "restart"
     """Whether a worker whose container died is started again and comes back, or stays away."""
-    lease: Duration = Field(default=5.0, ge=0.5)
+    lease: Annotated[Duration, at_least(0.5)] = 5.0
     """A member that does not renew its lease for this time is lost. Members that gossip have no lease."""
 
 
@@ -171,12 +171,11 @@ class Experiment:
         written = _rounds_in(value)
         for key, text in overrides.items():
             _override(value, key, text, file)
-        _name_scheme_file(value, Path() if "sync.strategy" in overrides else file.parent)
+        _name_plugin_files(value, file, overrides)
         spec = validate(ExperimentFile, value, file, overrides)
         topology = _scaled(Topology.load(file.parent / spec.topology, spec.seed), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap, spec.seed), spec.scale, file) for swap in swaps}
-        spec = _with_policy_files(spec, file, overrides)
         spec = _with_links_named(spec, topology, networks.values())
         shortened = written if written and spec.program is None and spec.own_train.rounds < written else None
         faults = check_parts(spec, topology, networks, shortened)
@@ -189,13 +188,8 @@ class Experiment:
     def of_program(cls, topology: Topology, train: Mapping[str, Any], name: str | None = None) -> Self:
         """Return the experiment, without a file of its own, in which a program trains on a network.
 
-        Args:
-            topology: The network, whose file stands in for the experiment's.
-            train: The fields of a ProgramSection. Relative paths begin in the current folder.
-            name: The experiment's name; None is the topology's.
-
-        Raises:
-            SpecError: A field is wrong.
+        The topology's file stands in for the experiment's, and its name where `name` is None. `train` has the fields of
+        a ProgramSection, whose relative paths begin in the current folder. SpecError where a field is wrong.
         """
         value = {"name": name or topology.name, "topology": str(topology.file), "train": train}
         spec, folder = validate(ExperimentFile, value, topology.file), Path.cwd()
@@ -231,8 +225,7 @@ class Experiment:
     def add_network(self, file: Path) -> Topology:
         """Return the network in a topology file, at the experiment's scale; from now on the experiment may swap to it.
 
-        Raises:
-            SpecError: The file is wrong, or the training can't go on over its network.
+        SpecError where the file is wrong, or the training can't go on over its network.
         """
         topology = _scaled(Topology.load(file, self.spec.seed), self.spec.scale, self.file)
         if fault := check_swap("swap", self.topology, topology):
@@ -258,7 +251,6 @@ class Experiment:
 
 
 def _rounds_in(value: Any) -> int | None:
-    """Return the number of rounds in a file, before overrides; None where the file has none."""
     train = value.get("train") if isinstance(value, Mapping) else None
     rounds = train.get("rounds") if isinstance(train, Mapping) else None
     return rounds if isinstance(rounds, int) else None
@@ -282,15 +274,27 @@ def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
         raise SpecError(file, [Fault(key, f"{text!r} is not a YAML value", "a number, a word or a list")]) from None
 
 
-def _name_scheme_file(value: Any, folder: Path) -> None:
-    """Write the absolute path of a scheme that is named by its file, whose path begins in a folder."""
-    sync = value.get("sync") if isinstance(value, Mapping) else None
-    if isinstance(sync, dict) and isinstance(strategy := sync.get("strategy"), str) and is_file(strategy):
-        sync["strategy"] = str((folder / strategy).absolute())
+def _name_plugin_files(value: Mapping[str, Any], file: Path, overrides: Mapping[str, str]) -> None:
+    """Write the absolute paths of the scheme and the policies that are named by their files.
+
+    The paths begin in the experiment's folder, or in the current one where the command line names them.
+    """
+
+    def whole(name: Any, field: str) -> Any:
+        folder = Path() if field in overrides else file.parent
+        return str((folder / name).absolute()) if isinstance(name, str) and is_file(name) else name
+
+    sync = value.get("sync")
+    if not isinstance(sync, dict):
+        return
+    sync |= {name: whole(sync[name], f"sync.{name}") for name in ("strategy", "policy") if name in sync}
+    options = sync.get("options")
+    if isinstance(options, dict) and isinstance(also := options.get("also"), str | list):
+        names = [also] if isinstance(also, str) else also
+        options["also"] = [whole(name, "sync.options") for name in names]
 
 
 def _scaled(topology: Topology, factor: float, file: Path) -> Topology:
-    """Return the network at the experiment's scale. SpecError where a link can't have its new rate."""
     try:
         scaled = topology.scaled(factor)
     except TraceError as error:
@@ -303,27 +307,7 @@ def _scaled(topology: Topology, factor: float, file: Path) -> Topology:
     return scaled
 
 
-def _with_policy_files(spec: ExperimentFile, file: Path, overrides: Mapping[str, str]) -> ExperimentFile:
-    """Return the file with absolute paths of policies that are named by their files.
-
-    The paths begin in the experiment's folder, or in the current one where the command line names the policies.
-    """
-
-    def whole(name: str, field: str) -> str:
-        folder = Path() if field in overrides else file.parent
-        return str((folder / name).absolute()) if is_file(name) else name
-
-    policy, options = whole(spec.sync.policy, "sync.policy"), dict(spec.sync.options)
-    if isinstance(also := options.get("also"), str | list):
-        named = [also] if isinstance(also, str) else also
-        options["also"] = [whole(str(name), "sync.options") for name in named]
-    if policy == spec.sync.policy and options == spec.sync.options:
-        return spec
-    return spec.model_copy(update={"sync": spec.sync.model_copy(update={"policy": policy, "options": options})})
-
-
 def _with_links_named(spec: ExperimentFile, topology: Topology, networks: Iterable[Topology]) -> ExperimentFile:
-    """Return the file with links named as in the topologies: `paris->tokyo` for `paris-tokyo`."""
     known = {name for network in (topology, *networks) for name in network.links}
     pairs = [link_name(a, b) for a in topology.sites for b in topology.sites] if spec.sync.link_codecs else []
     codecs = {_named(name, pairs): codec for name, codec in spec.sync.link_codecs.items()}

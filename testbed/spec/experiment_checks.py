@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from testbed.schemes import SCHEMES, is_file
@@ -26,15 +26,16 @@ def check_parts(
 ) -> list[Fault]:
     """Return a fault for each part of an experiment that does not fit the others.
 
-    Args:
-        spec: The experiment's file.
-        topology: Its network.
-        networks: The networks of its swaps, by their paths in the file.
-        shortened: The number of rounds in the file, where an override asks for fewer.
+    `networks` are those of its swaps, by their paths in the file; `shortened` is the number of rounds in the file where
+    an override asks for fewer.
     """
-    faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
-    faults += _check_hosts(spec, (topology, *networks.values()))
-    return [*faults, *_check_events(spec, topology, networks, shortened), *spec.compute.check(topology)]
+    return [
+        *_check_elastic(spec, topology),
+        *_check_link_codecs(spec, topology),
+        *_check_hosts(spec, (topology, *networks.values())),
+        *_check_events(spec, topology, networks, shortened),
+        *spec.compute.check(topology),
+    ]
 
 
 def is_possible(rate_bps: float) -> bool:
@@ -53,87 +54,76 @@ def check_swap(field: str, topology: Topology, after: Topology) -> Fault | None:
 
 def _check_events(
     spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology], shortened: int | None
-) -> list[Fault]:
-    """Return the faults of events that do not fit the network in force when they happen.
+) -> Iterator[Fault]:
+    """Yield the faults of events that do not fit the network in force when they happen.
 
     The time of a swap after a round is not known beforehand; where there is such a swap, links are looked for in all
     networks. See `check_parts` for the arguments.
     """
     known = {name for network in (topology, *networks.values()) for name in network.links}
     timed = all(event.at is not None for event in spec.events if event.swap)
-    faults = []
     for number, event in sorted(enumerate(spec.events), key=lambda item: item[1].at or 0.0):
         in_force = _links_at(event, spec, topology, networks) if timed and event.at is not None else known
-        faults += _check_event(f"events.{number}", event, spec, topology, networks, in_force)
+        yield from _check_event(f"events.{number}", event, spec, topology, networks, in_force)
         if spec.program is not None:
-            faults += _check_beside_program(f"events.{number}", event)
+            yield from _check_beside_program(f"events.{number}", event)
         elif event.round is not None and event.round > (most := shortened or spec.own_train.rounds):
             rule = f"round {event.round} never comes, because training has {most} rounds"
-            faults.append(Fault(f"events.{number}.round", rule, f"a round from 1 to {most}"))
-    return faults
+            yield Fault(f"events.{number}.round", rule, f"a round from 1 to {most}")
 
 
-def _check_beside_program(field: str, event: Event) -> list[Fault]:
-    """Return the faults of an event beside a program, whose rounds are not known and which takes no message."""
+def _check_beside_program(field: str, event: Event) -> Iterator[Fault]:
+    """Yield the faults of an event beside a program, whose rounds are not known and which takes no message."""
     wrong = {"round": "`at: 30s`", "kill": "an event of the network", "graph": "an event of the network"}
-    return [
-        Fault(f"{field}.{name}", OWN_TRAINING, remedy)
-        for name, remedy in wrong.items()
-        if getattr(event, name) is not None
-    ]
+    for name, remedy in wrong.items():
+        if getattr(event, name) is not None:
+            yield Fault(f"{field}.{name}", OWN_TRAINING, remedy)
 
 
-def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
+def _check_elastic(spec: ExperimentFile, topology: Topology) -> Iterator[Fault]:
     if spec.elastic is None:
-        return []
-    faults = []
+        return
     count = len(topology.workers)
     if spec.elastic.quorum > count:
         rule = f"the quorum {spec.elastic.quorum} is more than the {count} workers of {topology.file}"
-        faults.append(Fault("elastic.quorum", rule, f"from 1 to {count}"))
+        yield Fault("elastic.quorum", rule, f"from 1 to {count}")
     scheme = spec.sync.scheme
     if not scheme.elastic:
         rule = f"the strategy {scheme.name} can't go on without a lost member"
         able = ", ".join(other.name for other in SCHEMES.values() if other.elastic)
-        faults.append(Fault("elastic", rule, f"`strategy:` one of {able}"))
+        yield Fault("elastic", rule, f"`strategy:` one of {able}")
     try:
         spec.sync.own.check_elastic()
     except Misfit as error:
-        faults.append(Fault("elastic", error.problem, f"{error.remedy}, or no `elastic`"))
+        yield Fault("elastic", error.problem, f"{error.remedy}, or no `elastic`")
     if scheme.exchange == "gossip" and "lease" in spec.elastic.model_fields_set:
         rule = "members that gossip have no lease: a member whose connection closes is lost"
-        faults.append(Fault("elastic.lease", rule, "leave it out"))
-    return faults
+        yield Fault("elastic.lease", rule, "leave it out")
 
 
-def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> list[Fault]:
-    """Return the faults of `hosts`: a site that no network has, or a scheme's file, which only this host has."""
+def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> Iterator[Fault]:
+    """Yield the faults of `hosts`: a site that no network has, or a scheme's file, which only this host has."""
     if spec.hosts is not None and is_file(spec.sync.strategy):
         rule = f"the other hosts do not have the scheme's file {spec.sync.strategy}"
-        return [Fault("sync.strategy", rule, "a scheme of the testbed, or no `hosts`")]
-    if not isinstance(spec.hosts, dict):
-        return []
-    known = list(dict.fromkeys(site for topology in topologies for site in topology.sites))
-    return [
-        Fault(f"hosts.{site}", f"no network of this experiment has the site {site!r}", f"one of {', '.join(known)}")
-        for site in spec.hosts
-        if site not in known
-    ]
+        yield Fault("sync.strategy", rule, "a scheme of the testbed, or no `hosts`")
+    elif isinstance(spec.hosts, dict):
+        known = list(dict.fromkeys(site for topology in topologies for site in topology.sites))
+        for site in spec.hosts:
+            if site not in known:
+                rule = f"no network of this experiment has the site {site!r}"
+                yield Fault(f"hosts.{site}", rule, f"one of {', '.join(known)}")
 
 
-def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> list[Fault]:
-    """Return the faults of `link_codecs` whose ends are not two sites. No link need join these: members send to all."""
-    faults = []
+def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> Iterator[Fault]:
+    """Yield the faults of `link_codecs` whose ends are not two sites. No link need join these: members send to all."""
     for name in spec.sync.link_codecs:
         source, _, target = name.partition("->")
         if source == target or not {source, target} <= topology.sites.keys():
             rule = f"{name!r} does not lead from one site of {topology.file} to another"
-            faults.append(Fault(f"sync.link_codecs.{name}", rule, f"`a->b` with two of {', '.join(topology.sites)}"))
-    return faults
+            yield Fault(f"sync.link_codecs.{name}", rule, f"`a->b` with two of {', '.join(topology.sites)}")
 
 
 def _links_at(event: Event, spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> set[str]:
-    """Return the links of the network in force when a timed event happens, which is before its own swap."""
     earlier = [e for e in spec.events if e.swap and e.at is not None and e.at < (event.at or 0.0)]
     last = max(earlier, key=lambda e: e.at or 0.0, default=None)
     return set((networks[last.swap] if last and last.swap else topology).links)
@@ -146,34 +136,30 @@ def _check_event(
     topology: Topology,
     networks: Mapping[str, Topology],
     known: set[str],
-) -> list[Fault]:
-    faults = []
+) -> Iterator[Fault]:
     if event.change and event.change.link not in known:
-        faults.append(
-            Fault(f"{field}.change.link", f"the network has no link {event.change.link!r} then", _some(known))
-        )
+        yield Fault(f"{field}.change.link", f"the network has no link {event.change.link!r} then", _some(known))
     if event.change and event.change.rate and not is_possible(rate := event.change.rate * spec.scale):
         rule = f"the rate is {rate:g} bit/s at the experiment's scale"
-        faults.append(Fault(f"{field}.change.rate", rule, f"a rate that leaves it {RATES}"))
+        yield Fault(f"{field}.change.rate", rule, f"a rate that leaves it {RATES}")
     if event.kill is not None and spec.program is None:
         workers = {worker.name for worker in topology.workers}
         if spec.elastic is None and not spec.sync.scheme.survives:
             surviving = " or ".join(scheme.name for scheme in SCHEMES.values() if scheme.survives)
             rule = f"a kill ends a run that is not elastic, unless its strategy is {surviving}"
-            faults.append(Fault(f"{field}.kill", rule, "`elastic: {quorum: 2}` beside it"))
+            yield Fault(f"{field}.kill", rule, "`elastic: {quorum: 2}` beside it")
         if event.kill not in workers:
-            faults.append(Fault(f"{field}.kill", f"{topology.file} has no worker {event.kill!r}", _some(workers)))
+            yield Fault(f"{field}.kill", f"{topology.file} has no worker {event.kill!r}", _some(workers))
     if event.graph and spec.program is None and not spec.sync.scheme.regraphs:
         rule = f"the members of {spec.sync.strategy} can't change to another graph"
         able = " or ".join(scheme.name for scheme in SCHEMES.values() if scheme.regraphs)
-        faults.append(Fault(f"{field}.graph", rule, f"`strategy:` {able}"))
+        yield Fault(f"{field}.graph", rule, f"`strategy:` {able}")
     for kind in ("down", "up"):
         pair = getattr(event, kind)
         if pair and pair not in known:
-            faults.append(Fault(f"{field}.{kind}", f"the network has no link {pair!r} then", _some(known)))
+            yield Fault(f"{field}.{kind}", f"the network has no link {pair!r} then", _some(known))
     if event.swap and (fault := check_swap(f"{field}.swap", topology, networks[event.swap])):
-        faults.append(fault)
-    return faults
+        yield fault
 
 
 def _some(names: set[str]) -> str:

@@ -187,9 +187,7 @@ class Source:
     def of(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Source:
         """Return the source of a file, without lines where it can't be read.
 
-        Args:
-            file: The file, as it is now.
-            overrides: Texts of the command line that replace fields, by the fields' dotted paths.
+        The overrides are texts of the command line that replace fields, by the fields' dotted paths.
         """
         try:
             return cls(_Loader(text_of(file, MOST_BYTES)).get_single_node(), overrides or {})

@@ -59,16 +59,9 @@ def misfit(field: str, rule: str, remedy: str) -> PydanticCustomError:
 
 
 def validate(model: type[M], value: Mapping[str, Any], file: Path, overrides: Mapping[str, str] | None = None) -> M:
-    """Return a file's value, in which overrides are applied already, as its model.
+    """Return a file's value as its model. SpecError has a fault for each field that is wrong.
 
-    Args:
-        model: The model of the file.
-        value: The mapping in the file, with the overrides in it.
-        file: The file, to name it in errors.
-        overrides: Texts of the command line that replace fields, by the fields' dotted paths.
-
-    Raises:
-        SpecError: Has a fault for each field that is wrong.
+    The overrides, texts of the command line by the dotted paths of fields, are in `value` already.
     """
     try:
         return model.model_validate(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -87,36 +87,33 @@ class ProgramSection(Strict):
             return str(folder / self.image)
         return self.image
 
-    def check(self, topology: Topology, folder: Path) -> list[Fault]:
-        """Return a fault for each field that does not fit the network, the folder or another field."""
+    def check(self, topology: Topology, folder: Path) -> Iterator[Fault]:
+        """Yield a fault for each field that does not fit the network, the folder or another field."""
         workers = [worker.name for worker in topology.workers]
         given = [(f"train.command.{name}", name) for name in self.command] if isinstance(self.command, dict) else []
         given += [("train.workers", name) for name in self.workers or ()]
-        faults = [
-            Fault(field, f"{topology.file} has no worker {name!r}", f"some of {', '.join(workers[:12])}")
-            for field, name in given
-            if name not in workers
-        ]
+        for field, name in given:
+            if name not in workers:
+                yield Fault(field, f"{topology.file} has no worker {name!r}", f"some of {', '.join(workers[:12])}")
         if self.workers and isinstance(self.command, dict):
             rule = "`command` already names its workers"
-            faults.append(Fault("train.workers", rule, "nothing, or one command for all of them"))
+            yield Fault("train.workers", rule, "nothing, or one command for all of them")
         if self.renew_image and self.image is None:
             remedy = "a Dockerfile or requirements file as `image`; `make update` renews the worker image"
-            faults.append(Fault("train.renew_image", "there is no image to build again", remedy))
+            yield Fault("train.renew_image", "there is no image to build again", remedy)
         if self.planned and self.nproc > 1:
             rule = f"each worker runs {self.nproc} processes, and a backend or a scheme takes one"
-            faults.append(Fault("train.nproc", rule, "1, or no `backend` or `scheme`"))
+            yield Fault("train.nproc", rule, "1, or no `backend` or `scheme`")
         if self.backend and self.scheme:
-            faults.append(Fault("train.scheme", "a scheme and a backend exclude each other", "one of the two"))
+            yield Fault("train.scheme", "a scheme and a backend exclude each other", "one of the two")
         try:
             SchemeChoice.parse(self.scheme or "gradients")
         except ValueError as error:
             rule, _, remedy = str(error).partition("; write instead: ")
-            faults.append(Fault("train.scheme", rule, remedy or "NAME:OPTION=VALUE, such as diloco:every=32"))
+            yield Fault("train.scheme", rule, remedy or "NAME:OPTION=VALUE, such as diloco:every=32")
         if not holds((folder / self.files).is_dir):
-            faults.append(Fault("train.files", f"{folder / self.files} is not a folder", "a folder that exists"))
+            yield Fault("train.files", f"{folder / self.files} is not a folder", "a folder that exists")
         for name in self.environment:
             if name.startswith(OWN) or "=" in name or not name:
                 rule = "no variable has such a name" if not name.startswith(OWN) else "the launch sets this variable"
-                faults.append(Fault(f"train.environment.{name}", rule, "another name"))
-        return faults
+                yield Fault(f"train.environment.{name}", rule, "another name")

@@ -32,8 +32,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def experiment_schema(policies: Mapping[str, type] | None = None) -> dict[str, Any]:
     """Return the schema of experiment files, in which the fields of `sync` follow from its strategy.
 
-    Args:
-        policies: Policies by name. Each is a dataclass whose fields are the options under `sync.options`.
+    The fields of a policy's dataclass are its options under `sync.options`.
     """
     found = _described(ExperimentFile.model_json_schema(), ExperimentFile)
     sections = [_sync_schema(name, found["$defs"]) for name in SCHEMES]
@@ -70,7 +69,6 @@ def _sync_schema(strategy: str, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options_schema(policy: type) -> dict[str, Any]:
-    """Return the schema of a policy's options."""
     own = TypeAdapter(policy).json_schema()
     own.setdefault("properties", {})
     own["additionalProperties"] = False
@@ -86,7 +84,6 @@ def _if_policy(name: str) -> dict[str, Any]:
 
 
 def _sections_of(options: type) -> Iterator[type]:
-    """Yield the dataclasses of the options that are sections themselves."""
     for hint in get_type_hints(options).values():
         yield from (each for each in (hint, *get_args(hint)) if isinstance(each, type) and is_dataclass(each))
 
@@ -105,7 +102,6 @@ def _describe_options(schema: dict[str, Any], options: type) -> None:
 
 
 def _described(schema: dict[str, Any], model: type[Strict]) -> dict[str, Any]:
-    """Return a model's schema with the texts below fields as descriptions, also in its definitions."""
     models = {each.__name__: each for each in _models(Strict)}
     for name, part in ((model.__name__, schema), *schema["$defs"].items()):
         if name in models:
@@ -139,10 +135,12 @@ def _schema(found: Mapping[str, Any]) -> dict[str, Any]:
 def _tidied(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's schema, changed to describe values as users write them in files.
 
-    A quantity is a number in its model, and a word in a file: its default gets a unit, and its limits go. A field that
-    may be left out is not null in a file.
+    A quantity is a number in its model, and a word in a file: its default gets a unit. A field that may be left out is
+    not null in a file.
     """
-    found = {name: each for name, each in schema.items() if name not in ("title", INSIDE, *_left_out(schema))}
+    default = schema.get("default", ...)
+    left_out = ("title", INSIDE, *(("default",) if default is None or isinstance(default, dict) else ()))
+    found = {name: each for name, each in schema.items() if name not in left_out}
     if isinstance(found.get("default"), float) and INSIDE in schema:
         found["default"] = written(found["default"], schema[INSIDE])
     for name, each in found.items():
@@ -155,9 +153,3 @@ def _tidied(schema: Mapping[str, Any]) -> dict[str, Any]:
     if len(found.get("anyOf", ())) == 1:
         found |= found.pop("anyOf")[0]
     return found
-
-
-def _left_out(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    limits = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum") if INSIDE in schema else ()
-    whole = schema.get("default", ...)
-    return (*limits, "default") if whole is None or isinstance(whole, dict) else limits

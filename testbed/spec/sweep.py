@@ -38,14 +38,10 @@ def _points(axis: Any, value: Any) -> Any:
             if not isinstance(fields, Mapping):
                 raise misfit(f"{axis}.{label}", "the point sets no fields", "a mapping, `{sync.policy: netstorm}`")
         return value
-    points = {_label(each): {axis: each} for each in value}
+    points = {each if isinstance(each, str) else as_yaml(each): {axis: each} for each in value}
     if len(points) < len(value):
         raise misfit(str(axis), "the axis has a value twice", "each once; `repeats: 2` runs all of them twice")
     return points
-
-
-def _label(value: Any) -> str:
-    return value if isinstance(value, str) else as_yaml(value)
 
 
 def as_yaml(value: Any) -> str:

@@ -14,7 +14,7 @@ from testbed.plan import CODEC_BYTES, TOPK, codec_bytes
 from testbed.schemes import SCHEMES, Scheme, is_file, named
 from testbed.schemes.options import C, Checked, Misfit, Options, read
 from testbed.spec.model import Strict, misfit
-from testbed.spec.units import Duration
+from testbed.spec.units import Duration, at_least
 
 #: The most streams. Each costs both ends a thread; on paths that lose packets, more than eight gain little.
 MOST_STREAMS = 16
@@ -44,7 +44,7 @@ class SyncSection(Strict):
     """The policy that makes plans, by its name or its file."""
     options: dict[str, Any] = Field(default_factory=dict)
     """The options of the policy."""
-    round_timeout: Duration = Field(default=120.0, ge=1)
+    round_timeout: Annotated[Duration, at_least(1.0)] = 120.0
     """How long a member waits for the peers of a round."""
 
     @model_validator(mode="before")
@@ -90,7 +90,6 @@ class SyncSection(Strict):
 
 
 def _scheme_of(value: Any) -> Scheme:
-    """Return the scheme that a file's value of `sync` names."""
     name = value.get("strategy", "gradients") if isinstance(value, Mapping) else "gradients"
     if isinstance(name, str) and is_file(name):
         try:
@@ -150,7 +149,6 @@ def _model(options: type[Checked], base: type[Strict] = Strict) -> type[Strict]:
 
 
 def _modelled(hint: Any) -> Any:
-    """Return a type with each dataclass in it replaced by its pydantic model."""
     if is_dataclass(hint):
         return _model(hint)  # type: ignore[arg-type]
     if get_origin(hint) in (Union, UnionType):

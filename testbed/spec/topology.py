@@ -28,8 +28,7 @@ from testbed.resources import preset_or_file
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Source, read_kind
 from testbed.spec.model import LINK_SCHEMA, Pair, Strict, misfit, validate
-from testbed.spec.trace_ref import ReadTrace, TraceRef
-from testbed.spec.traffic import TrafficEntry
+from testbed.spec.traffic import ReadTrace, TraceRef, TrafficEntry
 from testbed.spec.units import BurstyLoss, CardRate, Delay, QueueLimit, Rate, Size
 from testbed.trace.read import read_trace
 from testbed.trace.trace import Trace, TraceError
@@ -242,7 +241,6 @@ class TopologyFile(Strict):
 
 
 def _ends(entry: Any, field: str, sites: Any) -> Any:
-    """Return a link's entry with its two sites in `between`, which may be a link's name."""
     if not isinstance(entry, Mapping) or not isinstance(written := entry.get("between"), str):
         return entry
     try:
@@ -321,12 +319,7 @@ class Topology:
     def load(cls, file: Path, seed: int = 1) -> Topology:
         """Return the topology in a file, or in the preset of that name (`netstorm9`) where no such file exists.
 
-        Args:
-            file: The file's path, or the preset's name.
-            seed: The seed of the background traffic.
-
-        Raises:
-            SpecError: The file, or a trace that it names, is wrong.
+        `seed` draws the background traffic. SpecError where the file, or a trace that it names, is wrong.
         """
         file = preset_or_file("topology", file)
         return cls.from_value(read_kind(file, "a topology"), file, seed)
@@ -335,8 +328,7 @@ class Topology:
     def from_value(cls, value: Mapping[str, object], file: Path, seed: int = 1) -> Topology:
         """Return the topology of a file's value; the paths of its traces begin in the folder of `file`.
 
-        Raises:
-            SpecError: The value, or a trace that it names, is wrong.
+        SpecError where the value, or a trace that it names, is wrong.
         """
         parsed = validate(TopologyFile, value, file)
         links: dict[str, Link] = {}
@@ -404,8 +396,7 @@ class Topology:
     def scaled(self, factor: float) -> Topology:
         """Return the network with every WAN rate multiplied; LANs, delays and losses stay.
 
-        Raises:
-            TraceError: A link can't have the new rate of a trace.
+        TraceError where a link can't have the new rate of a trace.
         """
         links = {
             name: replace(link, state=link.state.scaled(factor), trace=link.trace and link.trace.scaled(factor))
@@ -445,8 +436,7 @@ def _loaded(
 ) -> Link:
     """Return the link that background traffic leaves. Entries and recorded traffic go by their place in the file.
 
-    Raises:
-        TraceError: An entry, which the error names, can't be on the link, or there would be too many rows.
+    TraceError where an entry, which the error names, can't be on the link, or there would be too many rows.
     """
     capacity_bps = link.state.rate_bps
     traffic: list[tuple[Traffic, random.Random]] = []

@@ -1,20 +1,60 @@
-"""The background traffic in a topology file, and the link that it leaves."""
+"""The rates of a link that a topology file does not fix: a trace that moves them, and background traffic."""
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from testbed.spec.event import LinkName
 from testbed.spec.model import Strict
-from testbed.spec.trace_ref import TraceRef
-from testbed.spec.units import Duration, Size, TrafficLoad
-from testbed.trace.trace import Trace
+from testbed.spec.units import Duration, Size, Step, TrafficLoad, at_least
+from testbed.trace.read import TraceFile, read_trace
+from testbed.trace.trace import End, Trace, naming_file
 from testbed.trace.traffic import OnOff, PoissonFlows, Traffic, Volume
 
-#: The least mean time between two changes. A queue evens out what is shorter.
-LEAST_MEAN_S = 0.05
+#: The factors on rates that are allowed; others are a slip of the pen.
+MIN_SCALE, MAX_SCALE = 1e-3, 1e3
+
+#: Reads a trace file, given its end and its step (see `read_trace`).
+ReadTrace = Callable[[Path, End, float | None], TraceFile]
+
+
+class TraceRef(Strict):
+    """A trace that moves a link, and how it is replayed."""
+
+    file: str
+    """The trace's file; its path begins in the topology's folder."""
+    loop: bool | None = None
+    """Short for `end`: true for loop, false for hold."""
+    end: End | None = None
+    """What follows the last row: loop begins again (by default), hold keeps the row, stop takes the link down."""
+    offset: Duration = 0.0
+    """The time in the trace at which the replay begins."""
+    step: Step | None = None
+    """The length of a row, for packet-delivery files and iperf3's."""
+    scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
+    """A factor on the trace's rates, beside the experiment's scale."""
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        if self.loop is not None and self.end is not None:
+            rule = "the trace has both `loop` and `end`"
+            raise ValueError(f"{rule} | `end: loop`, `end: hold` or `end: stop`, without `loop`")
+        return self
+
+    def read(self, folder: Path, read: ReadTrace = read_trace) -> Trace:
+        """Return the trace as it is replayed, from the topology's folder. TraceError names the file and its fault."""
+        end: End = self.end or ("hold" if self.loop is False else "loop")
+        trace = read(folder / self.file, end, self.step).trace
+        with naming_file(folder / self.file):
+            return trace.scaled(self.scale).begun(self.offset)
+
+
+#: A mean time between two changes. A queue evens out what is shorter.
+MeanTime = Annotated[Duration, at_least(0.05)]
 
 
 class OnOffSection(Strict):
@@ -22,9 +62,9 @@ class OnOffSection(Strict):
 
     rate: TrafficLoad
     """The rate while it is busy: `20mbit`, or a share of the link's rate, `30%`."""
-    busy: Duration = Field(ge=LEAST_MEAN_S)
+    busy: MeanTime
     """The mean of the busy times."""
-    idle: Duration = Field(ge=LEAST_MEAN_S)
+    idle: MeanTime
     """The mean of the idle times."""
 
 
@@ -35,7 +75,7 @@ class PoissonSection(Strict):
     """The rate of each flow: `5mbit`, or a share of the link's rate, `10%`."""
     size: Size
     """The mean of the flows' sizes."""
-    every: Duration = Field(ge=LEAST_MEAN_S)
+    every: MeanTime
     """The mean time between the begins of two flows."""
 
 
@@ -68,8 +108,7 @@ class TrafficEntry(Strict):
     def on(self, capacity_bps: float, recorded: Trace | None) -> Traffic:
         """Return the traffic on a link with this capacity; `recorded` is the trace that `trace` names.
 
-        Raises:
-            TraceError: Too many flows would be under way at once, or the trace has no rates.
+        TraceError where too many flows would be under way at once, or the trace has no rates.
         """
         if self.on_off is not None:
             return OnOff(self.on_off.rate.on(capacity_bps), self.on_off.busy, self.on_off.idle)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, WithJsonSchema
 
 from testbed.link import CoDel, GilbertElliott, Queue, Red
 
@@ -182,12 +182,23 @@ LEAST_TRAFFIC_BPS = 1e3
 #: The longest delay, one way. Light takes a quarter of a second to a geostationary satellite and back.
 MOST_DELAY_S = 60.0
 
+
+def at_least(least_s: float) -> AfterValidator:
+    """Return the rule that a duration is not shorter than this."""
+
+    def check(duration_s: float) -> float:
+        if duration_s < least_s:
+            raise ValueError(f"{written(duration_s, TIMES)} is too short | at least {written(least_s, TIMES)}")
+        return duration_s
+
+    return AfterValidator(check)
+
+
 #: The key in a schema for the units of a quantity, which is a number inside: a default, say.
 INSIDE = "x-inside"
 
 
 def _written(units: Mapping[str, float], *examples: str) -> WithJsonSchema:
-    """Return the JSON Schema of a quantity: a number, then one of these units."""
     pattern = rf"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*({'|'.join(units)})\s*$"
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples), INSIDE: dict(units)})
 

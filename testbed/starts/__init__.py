@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from string import Template
 
-from testbed.atomic_file import new_folder, write_text
+from testbed.atomic_file import check_new, new_folder, write_text
 from testbed.errors import BAD_INPUT
 
 HERE = Path(__file__).parent
@@ -30,7 +30,7 @@ class StartError(ValueError):
 
 
 def new_topology(name: str, folder: Path) -> list[Path]:
-    """Write `topologies/NAME.yaml` in the folder. Raises StartError if it is there, or the name is not allowed."""
+    """Write `topologies/NAME.yaml` in the folder. Raises FileExistsError, or StartError if the name is not allowed."""
     _check(name, FILE_NAME, "small letters, digits and dashes, at most 31")
     return _write({folder / "topologies" / f"{name}.yaml": _start("topology.yaml", name)})
 
@@ -49,7 +49,8 @@ def new_policy(name: str, folder: Path) -> list[Path]:
     """Write a commented policy, `NAME.py`, in the folder.
 
     Raises:
-        StartError: The file is there already, or a policy of the project has the name.
+        FileExistsError: The file is there already.
+        StartError: A policy of the project has the name.
     """
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     policies = PACKAGE / "planning" / "policies"
@@ -79,7 +80,8 @@ def new_scheme(name: str, folder: Path, package: Path = PACKAGE) -> list[Path]:
         The files that were written.
 
     Raises:
-        StartError: The file is there already, or a scheme of the project has the name.
+        FileExistsError: The file is there already.
+        StartError: A scheme of the project has the name.
     """
     registry = package / "schemes" / "__init__.py"
     _check_module(name, package / "schemes", registry)
@@ -131,8 +133,7 @@ def _with_line(file: Path, list_of: str, line: str) -> str:
 
 def _write(files: Mapping[Path, str], changed: Mapping[Path, str] | None = None) -> list[Path]:
     """Write new files, then the `changed` ones that name them. If one can't be written, the new ones are removed."""
-    if there := next((file for file in files if file.exists()), None):
-        raise StartError(f"{there}: the file exists already\n    write instead: another name")
+    check_new(files)
     written: list[Path] = []
     with ExitStack() as folders:
         try:

@@ -19,12 +19,7 @@ def median_of_known(values: Iterable[float | None]) -> float | None:
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
-    """Return a percentile by linear interpolation, or None without values.
-
-    Args:
-        values: The values, in any order.
-        percent: The percentile, from 1 to 99.
-    """
+    """Return a percentile, from 1 to 99, by linear interpolation; None without values."""
     if not values:
         return None
     if len(values) == 1:

@@ -8,9 +8,10 @@ Loss: 2.3   train loss 2.45      words, then `:`, `=` or a space, then a number 
 | loss 3.21 | wps 1,234 |        a row of cells                                   any, if one has a metric's word
 
 A unit after a number is not part of the value: `loss: 2.3 nats`, `speed=12.5it/s`, `acc=91.2%`. The prefixes `k` and
-`M` multiply the value: `speed=1.2k`, `throughput: 3 Mtok/s`. Sizes and rates in bytes or bits with a prefix are not
-read: the prefix changes with the value, and may count 1024. A list of equal numbers is read as one number, as
-DeepSpeed's `lr=[0.001, 0.001]`.
+`M` multiply the value: `speed=1.2k`, `throughput: 3 Mtok/s`. Where such a letter stands alone after a space, it may be
+a unit, and the number is not read: `temp=300 K`. Nor are sizes and rates in bytes or bits with a prefix: the prefix
+changes with the value, and may count 1024. A list of equal numbers is read as one number, as DeepSpeed's
+`lr=[0.001, 0.001]`.
 """
 
 from __future__ import annotations
@@ -36,20 +37,22 @@ _WRAPPED = r"(?:(?:tensor|np\.float\d+|np\.int\d+)\()?"
 #: Things that programs count, also in a second; and units that no program scales to the size of the number.
 _COUNTED = (
     r"(?:its?|iters?|iterations?|toks?|tokens?|samples?|steps?|imgs?|images?|frames?|batch(?:es)?|examples?|seqs?|"
+    r"sequences?|words?)(?:/s(?:ec(?:ond)?)?)?"
 )
-_COUNTED += r"sequences?|words?)(?:/s(?:ec(?:ond)?)?)?"
 _PLAIN = rf"(?:{_COUNTED}|nats?|bits?|dB|s|secs?|seconds?)"
 #: The end of a unit. `k=3` after a number is the next figure.
 _UNIT_END = r"(?![\w/-]|\s*[:=])"
-#: A prefix for thousands or millions, alone or of what is counted.
-_PREFIX = rf" ?([kKM])(?: ?{_COUNTED}|/s(?:ec(?:ond)?)?)?{_UNIT_END}"
+#: A letter that stands alone after a number: a prefix, or a unit such as kelvin.
+_LETTER = rf" [kKM](?! ?{_COUNTED}{_UNIT_END}){_UNIT_END}"
+#: A prefix for thousands or millions, at the number or of what is counted.
+_PREFIX = rf"(?!{_LETTER}) ?([kKM])(?: ?{_COUNTED}|/s(?:ec(?:ond)?)?)?{_UNIT_END}"
 #: Units that programs scale to the size of the number: one line has 950 MB, and the next 1.2 GB.
 _SCALED = rf" ?(?:[kKMGTP]i?[bB](?:its?|ytes?)?(?:/s|ps)?|[GTB]){_UNIT_END}"
 #: A number to its end: with a prefix, with a unit, or alone.
-_VALUE = rf"{_NUMBER}(?:{_PREFIX}|{_PLAIN}{_UNIT_END}|{_ALONE}(?!{_SCALED}))"
+_VALUE = rf"{_NUMBER}(?:{_PREFIX}|{_PLAIN}{_UNIT_END}|{_ALONE}(?!{_SCALED}|{_LETTER}))"
 PREFIXES = {None: 1.0, "k": 1e3, "K": 1e3, "M": 1e6}
-#: Names of what is counted in bytes: `300M` of memory may be 300 MB or 300 MiB.
-BYTES = re.compile(r"mem|alloc|reserved|cache|bytes|size|ram(?![a-z])", re.I)
+#: Names with which a prefix may be something else: `300M` of memory is 300 MB or 300 MiB, `temp=300K` is in kelvin.
+NO_PREFIX = re.compile(r"mem|alloc|reserved|cache|bytes|size|ram(?![a-z])|(?<![a-z])temp(?:erature)?(?![a-z])", re.I)
 
 PAIR = re.compile(rf"(?<![\w=./@-])([A-Za-z_][\w./@-]*)={_WRAPPED}{_VALUE}")
 QUOTED = re.compile(
@@ -187,11 +190,11 @@ _Written = tuple[str, str, str | None]
 
 
 def _values(found: Iterable[_Written]) -> dict[str, float]:
-    """Return the values by name, without those whose prefix may be 1000 or 1024."""
+    """Return the values by name, without those whose prefix may be 1024 or a unit."""
     return {
         name: _number(number) * PREFIXES[prefix]
         for name, number, prefix in found
-        if prefix is None or not BYTES.search(name)
+        if prefix is None or not NO_PREFIX.search(name)
     }
 
 

@@ -23,12 +23,7 @@ Status = Mapping[str, Any]
 
 
 def metrics(run: Status | None = None, network: Status | None = None) -> bytes:
-    """Return the metrics of a run and of a network.
-
-    Args:
-        run: The status of the run's controller, or None.
-        network: The status of the network as in `testbed network list --json`, or None.
-    """
+    """Return the metrics of a run, by its controller's status, and of a network, by `testbed network list --json`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_State(run, network))
     return generate_latest(registry)

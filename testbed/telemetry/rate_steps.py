@@ -63,6 +63,7 @@ class RateStep:
 class _Rates:
     """The newest samples of one link."""
 
+    link: str
     #: (time, rate in bit/s, bytes carried by then).
     looks: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=MOST_BEFORE + LOOKS))
     #: The least and the greatest rate since the last step.
@@ -70,7 +71,7 @@ class _Rates:
     high: float = 0.0
 
     def add(self, at_s: float, rate_bps: float, carried: int) -> RateStep | None:
-        """Add a sample. Return the step of the rate that it completes, with an empty target, or None."""
+        """Add a sample. Return the step of the rate that it completes, or None."""
         if self.looks and carried < self.looks[-1][2]:
             self.looks.clear()  # the link was removed and made again
             self.low, self.high = inf, 0.0
@@ -90,7 +91,7 @@ class _Rates:
         since = [look for look in newest if (look[1] < middle) == (now < middle)]
         self.looks = deque(since, self.looks.maxlen)
         self.low, self.high = min(rate for _, rate, _ in since), max(rate for _, rate, _ in since)
-        return RateStep(since[0][0], "", usual, now)
+        return RateStep(since[0][0], self.link, usual, now)
 
     def _in_use(self) -> bool:
         (began_s, _, first), (ended_s, _, last) = self.looks[0], self.looks[-1]
@@ -121,8 +122,8 @@ class RateSteps:
         for link, rate_bps in rates.items():
             if rate_bps is None or link not in carried:
                 self._links.pop(link, None)
-            elif step := self._links.setdefault(link, _Rates()).add(at_s, rate_bps, carried[link]):
-                found[link] = RateStep(step.at_s, link, step.before_bps, step.after_bps)
+            elif step := self._links.setdefault(link, _Rates(link)).add(at_s, rate_bps, carried[link]):
+                found[link] = step
         return self._paired(found)
 
     def rest(self) -> list[RateStep]:

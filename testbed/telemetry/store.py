@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from testbed.atomic_file import write_text
@@ -51,10 +50,7 @@ class Records:
             self._write(b"\n")
 
     def append(self, record: Mapping[str, Any]) -> int:
-        """Append a whole record, or nothing.
-
-        Returns:
-            The bytes of the record's line.
+        """Append a whole record, or nothing. Return the bytes of its line.
 
         Raises:
             OSError: The record could not be written; names the file.
@@ -80,9 +76,7 @@ class Records:
     def __enter__(self) -> Records:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -20,7 +20,6 @@ class Generator(Protocol):
 
 
 def _moments(duration_s: float, step_s: float) -> list[float]:
-    """Return the times of a trace's rows: every `step_s` seconds from 0, all below `duration_s`."""
     _above_zero(duration=duration_s, step=step_s)
     if duration_s / step_s > MOST_ROWS:
         text = f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step"

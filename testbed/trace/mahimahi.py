@@ -14,7 +14,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 from testbed.atomic_file import write_text
@@ -40,7 +39,7 @@ class DeliverySchedule:
     A packet of 1,500 bytes is a frame of 1,514 on the link, whose rate counts frames.
 
     Raises:
-        TraceError: There are no times, they go back, or all are 0.
+        TraceError: There are no times, or all are 0.
     """
 
     milliseconds: tuple[int, ...]
@@ -49,10 +48,6 @@ class DeliverySchedule:
         if not self.milliseconds:
             text = "the file has no lines; write one for each packet, the millisecond at which it may leave"
             raise TraceError(text, rule="empty")
-        for i, (before, after) in enumerate(pairwise((0, *self.milliseconds)), 1):
-            if after < before:
-                text = f"{after} ms comes after {before} ms; sort the lines"
-                raise TraceError(text, rule="order", given=after).at_line(i)
         if self.milliseconds[-1] == 0:
             text = "the last line is 0 ms, at which the file begins again; write a time above 0"
             raise TraceError(text, rule="no-time")

@@ -70,8 +70,7 @@ def split_quantity(value: object) -> tuple[float, str | None]:
 def in_units(value: object, units: Mapping[str, float]) -> tuple[float, bool]:
     """Return the value in the unit that counts 1, and True if the value has a unit of its own.
 
-    Raises:
-        QuantityError: The value is no number, or has another unit.
+    QuantityError where the value is no number, or has another unit.
     """
     number, unit = split_quantity(value)
     if unit is None:
@@ -83,12 +82,9 @@ def in_units(value: object, units: Mapping[str, float]) -> tuple[float, bool]:
 
 
 def rate_bps(value: object) -> tuple[float, bool]:
-    """Return a rate in bit/s, and True if the value has a unit.
+    """Return a rate in bit/s, and True if the value has a unit. QuantityError where the value is no rate.
 
     `b` and `bit` are bits, `B` and `byte` bytes. A prefix alone (`10G`) counts bits. `Ki`, `Mi` and so on count 1024.
-
-    Raises:
-        QuantityError: The value is no rate.
     """
     number, unit = split_quantity(value)
     if unit is None:
@@ -103,8 +99,7 @@ def rate_bps(value: object) -> tuple[float, bool]:
 def degrees(value: object, directions: str) -> float:
     """Return an angle in degrees; `directions` are the letters of its positive and its negative side, such as `NS`.
 
-    Raises:
-        QuantityError: The value is no angle, or an angle of the other axis.
+    QuantityError where the value is no angle, or an angle of the other axis.
     """
     if not isinstance(value, str):
         return split_quantity(value)[0]

@@ -60,8 +60,7 @@ class Volume:
     def of_trace(cls, trace: Trace) -> Volume:
         """Return the bytes that one lap of a trace carries; a row that loses all packets carries none.
 
-        Raises:
-            TraceError: A row has no rate.
+        TraceError where a row has no rate.
         """
         edges = [*(row.time_s for row in trace.rows), trace.duration_s]
         carried = []
@@ -114,8 +113,7 @@ class Resampled:
 def resample(source: Delivered, step_s: float) -> Resampled:
     """Return the rates of a source as a trace with a row each `step_s` seconds; the last row lasts 0.5 to 1.5 steps.
 
-    Raises:
-        TraceError: The step is below 1 ms, it makes too many rows, or as `rates_between` does.
+    TraceError where the step is below 1 ms, it makes too many rows, or as `rates_between` does.
     """
     _require_a_mean(source)  # before the step is looked at: another step would not help
     edges = _edges(source.duration_s, step_s)
@@ -126,8 +124,7 @@ def resample(source: Delivered, step_s: float) -> Resampled:
 def rates_between(source: Delivered, edges: Sequence[float]) -> list[float]:
     """Return the rate in bit/s from each edge, a moment of the source's time, to the next; none is below 64 kbit/s.
 
-    Raises:
-        TraceError: The source carries less than 64 kbit/s in the mean, or more than 100 Gbit/s in a step.
+    TraceError where the source carries less than 64 kbit/s in the mean, or more than 100 Gbit/s in a step.
     """
     _require_a_mean(source)
     lengths = [stop - start for start, stop in pairwise(edges)]

@@ -80,7 +80,6 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
 
 
 def _unpacked(file: io.BufferedReader) -> BinaryIO | None:
-    """Return a file that unpacks this one, or None where this one is not compressed."""
     begin = file.peek(8)
     if begin.startswith(GZIP):
         return cast(BinaryIO, gzip.GzipFile(fileobj=file))
@@ -108,8 +107,7 @@ def text_of(path: Path, most_bytes: int) -> str:
 def decoded(data: bytes) -> str:
     """Return the text of bytes in UTF-8, UTF-16 or UTF-32, by their byte-order mark or by the bytes themselves.
 
-    Raises:
-        ValueError: The bytes are not text; says what they are, or which line has the first wrong byte.
+    ValueError where the bytes are not text; says what they are, or which line has the first wrong byte.
     """
     if kind := kind_of(data):
         raise ValueError(f"it is {kind}")

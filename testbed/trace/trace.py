@@ -117,30 +117,22 @@ class Trace:
         if not self.rows:
             raise TraceError("the trace has no rows; write at least one, at time 0", rule="empty")
         if self.rows[0].time_s != 0:
-            raise TraceError(
-                f"the first row is at {self.rows[0].time_s:g} s; begin at time 0",
-                rule="begin",
-                given=self.rows[0].time_s,
-            )
+            text = f"the first row is at {self.rows[0].time_s:g} s; begin at time 0"
+            raise TraceError(text, rule="begin", given=self.rows[0].time_s)
         for before, after in pairwise(self.rows):
             if after.time_s <= before.time_s:
-                raise TraceError(
-                    f"the row at {after.time_s:g} s follows that at {before.time_s:g} s; sort the rows, each time once",
-                    rule="order",
-                    given=after.time_s,
+                text = (
+                    f"the row at {after.time_s:g} s follows that at {before.time_s:g} s; sort the rows, each time once"
                 )
+                raise TraceError(text, rule="order", given=after.time_s)
         if len(self.rows) - 1 > self.duration_s * MOST_ROWS_A_SECOND:
-            raise TraceError(
-                f"{len(self.rows)} rows in {self.duration_s:g} s are over {MOST_ROWS_A_SECOND} a second; write fewer",
-                rule="too-many",
-                given=len(self.rows),
-            )
+            text = f"{len(self.rows)} rows in {self.duration_s:g} s are over {MOST_ROWS_A_SECOND} a second; write fewer"
+            raise TraceError(text, rule="too-many", given=len(self.rows))
         if not 0 <= self.offset_s < self.duration_s:
-            raise TraceError(
-                f"the offset {self.offset_s:g} s is not within the trace; write from 0 to below {self.duration_s:g} s",
-                field="offset",
-                given=self.offset_s,
+            text = (
+                f"the offset {self.offset_s:g} s is not within the trace; write from 0 to below {self.duration_s:g} s"
             )
+            raise TraceError(text, field="offset", given=self.offset_s)
 
     @property
     def duration_s(self) -> float:

@@ -169,7 +169,6 @@ def left_by(
 
 
 def _left(capacity_bps: float, taken_bps: float) -> float:
-    """Return the rate that traffic leaves of a capacity."""
     least = max(capacity_bps * (1 - MOST_SHARE), min(capacity_bps, LEAST_LEFT_BPS))
     return max(capacity_bps - taken_bps, least)
 

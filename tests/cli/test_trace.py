@@ -94,7 +94,9 @@ def test_packets_become_rows_and_rows_packets(folder: Path) -> None:
         (["a.csv", "b.csv", "c.csv"], "SOURCE TARGET"),
         (["a.csv", "b.json"], "b.json: "),
         (["a.csv", "b.down", "--step", "1s"], "a.csv: "),
-        (["a.csv", "--run", "x"], "--link"),
+        (["a.csv", "--run", "x"], "--run needs --link"),
+        (["a.csv", "--link", "a->b"], "--link needs --run"),
+        (["a.csv", "--run", "x", "--link", "a->b", "--step", "1s"], "--run takes no --step"),
         (["a.csv", "--run", "x", "--link", "a->b"], "x: "),
         (["a.csv", "nowhere/b.csv"], "nowhere/b.csv"),
         (["a.csv", "b.csv", "--step", "1"], "--step"),
@@ -105,6 +107,26 @@ def test_what_cannot_be_converted_is_said(words: list[str], said: str, folder: P
     assert result.exit_code == BAD_INPUT
     assert said in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("trace convert a.csv made.down", "made.down"),
+        ("trace generate uniform --low 2mbit --high 9mbit --seed 1 made.csv", "made.csv"),
+        ("trace import pensieve ride", "ride.csv"),
+        ("topology import graph.csv --out made.yaml", "made.yaml"),
+    ],
+)
+def test_a_file_that_is_there_is_not_written_over(line: str, target: str, folder: Path) -> None:
+    (folder / "ride").write_text("0 1.5\n1 2.5\n")
+    (folder / "graph.csv").write_text(",a,b\na,,10\nb,12,\n")
+    assert CliRunner().invoke(app, line.split()).exit_code == 0
+    (folder / target).write_text("mine")
+    result = CliRunner().invoke(app, line.split())
+    assert result.exit_code == BAD_INPUT
+    assert f"{target}: " in result.stderr and "name another" in result.stderr
+    assert (folder / target).read_text() == "mine"
 
 
 def test_a_run_s_measurement_becomes_a_trace(folder: Path) -> None:

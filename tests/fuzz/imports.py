@@ -7,9 +7,8 @@ from pathlib import Path
 
 from testbed.spec.graph import Defaults, import_graph
 from testbed.spec.topology import Topology
-from testbed.trace.forms import FORMS
+from testbed.trace.forms import FORMS, ImportedTrace, write_imported
 from testbed.trace.forms.pcap import import_capture
-from testbed.trace.importing import ImportedTrace, write_imported
 from testbed.trace.read import read_trace
 from tests.fuzz.files import as_file, replay
 from tests.fuzz.target import Target
@@ -62,8 +61,9 @@ def use_import(read: Callable[[Path], list[ImportedTrace]]) -> Callable[[Path], 
     def use(path: Path) -> None:
         folder = path.parent / "imported"
         folder.mkdir(exist_ok=True)
-        for made in write_imported(read(path), [path], folder):
+        for made in write_imported(read(path), folder):
             replay(read_trace(made).trace)
+            made.unlink()
 
     return use
 

@@ -277,7 +277,9 @@ TARGETS = (
         REFUSALS,
     ),
     Target("probes", open_probe_listener, {"train": TRAIN}, REFUSALS),
-    Target("request", without_setup(over_connection(receive_request)), {"means": fetch._REQUEST.pack(*ASKED)}, REFUSALS),
+    Target(
+        "request", without_setup(over_connection(receive_request)), {"means": fetch._REQUEST.pack(*ASKED)}, REFUSALS
+    ),
     Target(
         "means", without_setup(use_means), {"plain": struct.pack("<IQ", len(NOTE), 36) + NOTE + bytes(36)}, REFUSALS
     ),

@@ -15,7 +15,7 @@ from testbed.api.entry import write_entry
 from testbed.api.server import ApiServer
 from testbed.emulation import label
 from testbed.report.page import write_report
-from testbed.report.recorded_run import RecordedRun
+from testbed.report.recording import RecordedRun
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.cli.standing import LAN_S, Standing, up, write

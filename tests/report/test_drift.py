@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.report.figures.drift import draw_drift, drift_of
+from testbed.report.figures.training import draw_drift, drift_of
 from testbed.report.page import write_page
 from testbed.report.record import RunRecord
 from tests.report.runs import MEMBERS, build_run

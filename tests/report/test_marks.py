@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from matplotlib.figure import Figure
 
-from testbed.report.figures.marks import draw_marks
+from testbed.report.figures.canvas import draw_marks
 from testbed.report.record import Mark
 
 pytestmark = pytest.mark.pure

@@ -13,8 +13,7 @@ import pytest
 
 from testbed.api.client import ApiClient, RequestRefused
 from testbed.api.server import ApiServer
-from testbed.report.recorded_run import RecordedRun
-from testbed.report.recording import fork, recording_of
+from testbed.report.recording import RecordedRun, fork, recording_of
 from testbed.report.run_files import NotARun
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed.report.measured_trace import measured_trace
 from testbed.report.record import RunRecord
 from testbed.report.run_files import TrafficRecord
-from testbed.report.trace import HEIGHT, WIDTH, save_trace, sketch
+from testbed.report.trace import HEIGHT, WIDTH, measured_trace, save_trace, sketch
 from testbed.trace.csv import columns_of
 from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import Row, Trace, TraceError

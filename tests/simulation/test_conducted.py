@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.report import training_choices
+from testbed.report import tables
 from testbed.report.page import write_page
 from testbed.report.record import RunRecord
 from tests.simulation.experiments import LINKS, simulated, write
@@ -61,7 +61,7 @@ def test_where_a_step_is_worth_little_members_go_over_to_local_steps_and_end_ali
 
 
 def test_what_was_chosen_stands_on_the_page_term_by_term(slow: RunRecord) -> None:
-    table = training_choices.choices(slow)
+    table = tables.choices(slow)
     assert table is not None and table.rows
     page = write_page(slow).read_text()
     assert "How members trained, and why" in page

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from pydantic import BaseModel
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from testbed.cli import BAD_INPUT, app
 from testbed.planning import named_policies
+from testbed.spec.experiment import ExperimentFile
 from testbed.spec.schemas import experiment_schema, topology_schema
+from testbed.spec.topology import TopologyFile
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
 
 pytestmark = pytest.mark.pure
@@ -48,6 +51,15 @@ def test_defaults_are_as_files_have_them() -> None:
         if each["properties"]["strategy"].get("const") == "hop"
     )
     assert hop["properties"]["round_timeout"]["default"] == "2min"
+
+
+@pytest.mark.parametrize("model", [ExperimentFile, TopologyFile])
+def test_the_limit_of_a_quantity_is_said_in_its_unit(model: type[BaseModel]) -> None:
+    """pydantic's own limits have no unit: `at least 0.5`."""
+    for path, field in fields_of(model.model_json_schema()):
+        assert "x-inside" not in field or not {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"} & set(
+            field
+        ), path
 
 
 def test_every_field_has_a_description() -> None:

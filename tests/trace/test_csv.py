@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from testbed.trace.csv import COLUMNS, columns_of, parse_csv, write_csv
+from testbed.trace.csv import COLUMNS, columns_of, parse_csv, read_speeds, write_csv
 from testbed.trace.read import read_trace
 from testbed.trace.trace import Row, Trace, TraceError
 
@@ -134,3 +134,29 @@ def test_a_column_is_in_its_own_unit_and_its_mean_over_time() -> None:
     assert delay.name == "delay_ms"
     assert delay.mean == pytest.approx((3 * 50 + 10 + 30) / 5)
     assert delay.edges_s == (0, 3, 4, 5)
+
+
+def test_a_trace_of_speed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("# from somewhere\n\ntime_s, speed\n0,1\n 20 , 0.25\n30,1\n")
+    assert read_speeds(tmp_path / "a.csv") == ((0.0, 1.0), (20.0, 0.25), (30.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("time_s,rate_mbps\n0,1\n", ("header", 1)),
+        ("time_s,speed\n0,1\n", ("rows", None)),
+        ("time_s,speed\n1,1\n2,1\n", ("begin", 2)),
+        ("time_s,speed\n0,1\n0,2\n", ("order", 3)),
+        ("time_s,speed\n0,0\n1,1\n", ("range", 2)),
+        ("time_s,speed\n0,fast\n1,1\n", ("number", 2)),
+        ("time_s,speed\n0,1,2\n1,1\n", ("number", 2)),
+        ("time_s,speed\n0,1\nnan,1\n", ("range", 3)),
+    ],
+)
+def test_an_invalid_file_of_speeds_is_refused(text: str, broken: tuple[str | None, int | None], tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(TraceError) as caught:
+        read_speeds(tmp_path / "a.csv")
+    assert caught.value.file == tmp_path / "a.csv"
+    assert (caught.value.rule, caught.value.line) == broken

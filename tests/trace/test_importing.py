@@ -102,5 +102,5 @@ def test_a_source_is_not_written_over(folder: Path) -> None:
     (folder / "star").rename(folder / "star.csv")
     result = imported("rtt-csv", "star.csv")
     assert result.exit_code == BAD_INPUT
-    assert "star.csv: " in result.stderr and "--out" in result.stderr
+    assert "star.csv: " in result.stderr and "name another" in result.stderr
     assert (folder / "star.csv").read_text() == STARLINK

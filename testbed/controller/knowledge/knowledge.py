@@ -22,8 +22,7 @@ from testbed.planning import Edge, Member, Pair, PhysicalLink, View
 from testbed.planning.cost import CostModel
 from testbed.protocol import PeerSample, Train
 from testbed.telemetry.bottleneck import samples as samples_of
-from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, RateEstimator
-from testbed.telemetry.rate_history import PastRate, RateHistory, RateVariation
+from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, PastRate, RateEstimator, RateHistory, RateVariation
 
 #: Seconds after which the declared rate of an unknown link counts again.
 FORGOTTEN_S = 60.0

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from testbed.link import link_ends, link_name
@@ -22,10 +23,10 @@ from testbed.report.figures.canvas import (
     TIME_RIGHT,
     WIDTH,
     Drawing,
+    draw_marks,
     new_figure,
     style,
 )
-from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 from testbed.report.series import Band, StepFunction, arrived, backlogged, down_spans, estimated, rate_in_force
 
@@ -112,7 +113,7 @@ def _draw_estimate(axes: Axes, band: Band) -> None:
     axes.stairs(band.middle / 1e6, band.edges, baseline=None, linewidth=0.9, **look)
 
 
-def _legend(figure: object, height: float, record: RunRecord) -> None:
+def _legend(figure: Figure, height: float, record: RunRecord) -> None:
     y, x = 1 - 0.14 / height, 0.035
     entries: Sequence[tuple[str, str, float]] = (
         ("rate in force (Mbit/s)", ORANGE, 0.145),
@@ -122,8 +123,8 @@ def _legend(figure: object, height: float, record: RunRecord) -> None:
         *([("estimated, with its interval", GREEN, 0.16)] if record.estimated else []),
     )
     for words, colour, width in entries:
-        figure.text(x, y, "■", color=colour, fontsize=9, va="center")  # type: ignore[attr-defined]
-        figure.text(x + 11 / 72 / WIDTH, y, words, color=INK, fontsize=8, va="center")  # type: ignore[attr-defined]
+        figure.text(x, y, "■", color=colour, fontsize=9, va="center")
+        figure.text(x + 11 / 72 / WIDTH, y, words, color=INK, fontsize=8, va="center")
         x += width
 
 

@@ -103,13 +103,11 @@ def _chosen(record: RunRecord, epochs: Sequence[int]) -> list[int]:
 
 
 def _began(record: RunRecord, epoch: int) -> float:
-    """Return when the plan of an epoch came into force."""
     rounds = record.epochs.get(epoch)
     return record.since(rounds[0].entered_s) if rounds else 0.0
 
 
 def _pairs(record: RunRecord) -> list[tuple[str, str]]:
-    """Return the physical pairs that existed at any time."""
     found: dict[tuple[str, str], None] = {}
     for link in record.states:
         source, _, target = link.partition("->")

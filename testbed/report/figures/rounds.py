@@ -1,28 +1,37 @@
-"""The duration of each round over time, with the bound."""
+"""The duration of rounds over time: of each round with the bound, and of whole rounds with what was predicted."""
 
 from __future__ import annotations
 
 from statistics import median
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from testbed.report import text
 from testbed.report.figures.canvas import (
+    BEHIND,
+    BLUE,
     CYCLE,
+    GREEN,
     INK,
     MUTED,
-    PAPER,
+    ORANGE,
+    SKY,
     TIME_LEFT,
     TIME_RIGHT,
     WIDTH,
     Drawing,
+    annotate,
+    draw_marks,
     over_time,
     style,
     time_panels,
 )
-from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
+from testbed.report.replanning import predictions, promises, whole_rounds
+from testbed.report.score import AHEAD, Score
+from testbed.report.series import StepFunction
 from testbed.run.conclusion.summary import RoundFigures
 
 #: The scale is logarithmic where a round takes this many medians: on a linear one all others would be pressed flat.
@@ -70,19 +79,8 @@ def _draw_epoch(axes: Axes, record: RunRecord, epoch: int, rounds: tuple[RoundFi
     width = (TIME_RIGHT - TIME_LEFT) * WIDTH * 72 * (at[-1] - record.since(rounds[0].entered_s)) / record.end_s
     if width < len(name) * NAME_POINTS:
         return
-    axes.annotate(
-        name,
-        (at[-1], middle),
-        xytext=(-2, 3),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=8,
-        color=colour,
-        weight="bold",
-        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
-        zorder=6,
-    )
+    look: dict[str, Any] = {"color": colour, "weight": "bold", "bbox": BEHIND, "zorder": 6}
+    annotate(axes, name, (at[-1], middle), (-2, 3), ha="right", va="bottom", **look)
 
 
 def _name(record: RunRecord, epoch: int) -> str:
@@ -102,14 +100,66 @@ def _draw_bound(axes: Axes, record: RunRecord) -> list[float]:
         return []
     axes.stairs(values, edges, baseline=None, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=3.5)
     low = values[0] < BOUND_BELOW * max(round_.seconds for round_ in record.rounds)
-    axes.annotate(
-        "bound",
-        (0, values[0]),
-        xytext=(3, 3 if low else -3),
-        textcoords="offset points",
-        va="bottom" if low else "top",
-        fontsize=8,
-        color=MUTED,
-        style="italic",
-    )
+    offset, side = (3, 3 if low else -3), "bottom" if low else "top"
+    annotate(axes, "bound", (0, values[0]), offset, va=side, color=MUTED, style="italic")
     return values
+
+
+#: The most steps of the line: about two per point of the figure's width, some 720 points.
+STEPS = 1_400
+
+#: The end of the axis over the maximum of line and predictions: one very long round would press all others flat.
+ABOVE = 1.3
+
+
+def draw_foresight(record: RunRecord, score: Score) -> Drawing | None:
+    """Draw the median of the next rounds as a line, with predictions as dots, which lie on the line if right."""
+    rounds, predicted = whole_rounds(record), predictions(record)
+    if not rounds or not predicted:
+        return None
+    with style():
+        figure, [axes] = time_panels(3.2, 0.8)
+        ahead = _ahead(record).thinned(STEPS)
+        most = ABOVE * max(*ahead.values, *(seconds for *_, seconds in predicted))
+        dots: dict[str, Any] = {"linestyle": "none", "markeredgewidth": 0}
+        axes.plot(
+            [end for end, _ in rounds],
+            [min(seconds, most) for _, seconds in rounds],
+            **dots, marker="o", color=SKY, markersize=3, alpha=0.8, clip_on=False, label="whole round",
+        )  # fmt: skip
+        label = f"median of the next {AHEAD} under the same plan"
+        axes.stairs(ahead.values, ahead.edges, baseline=None, color=BLUE, linewidth=1.4, zorder=3, label=label)
+        looked = [(at_s, seconds) for at_s, _, seconds in predicted]
+        label = "predicted for the plan in force"
+        axes.plot(*_points(looked), **dots, marker="o", color=ORANGE, markersize=4, zorder=4, label=label)
+        label = "promised by a swap"
+        axes.plot(*_points(promises(record)), **dots, marker="D", color=GREEN, markersize=5, zorder=4, label=label)
+        over_time(axes, record.end_s)
+        axes.set_ylabel("seconds per whole round")
+        axes.set_ylim(0, most)
+        draw_marks([axes], record.marks, record.end_s)
+        figure.legend(loc="upper left", ncols=4, bbox_to_anchor=(TIME_LEFT - 0.012, 1.02), handletextpad=0.5)
+        ratios = score.calibration
+        words = f"{text.count(len(predicted), 'prediction')} over {text.count(len(rounds), 'round')}"
+        if ratios:
+            words += f"; predicted ÷ measured {median(ratios):.2f} at the median"
+        return Drawing(figure, "foresight", "Whole rounds, predicted and measured", f"{words}.")
+
+
+def _ahead(record: RunRecord) -> StepFunction:
+    """Return the median of each whole round and the next ones under its plan, from the beginning of the round on."""
+    rounds = whole_rounds(record)
+    epochs = [one.epoch for one in record.rounds][1:]
+    values = [
+        median(
+            seconds
+            for (_, seconds), epoch in zip(rounds[i : i + AHEAD], epochs[i : i + AHEAD], strict=True)
+            if epoch == epochs[i]
+        )
+        for i in range(len(rounds))
+    ]
+    return StepFunction(np.array([rounds[0][0] - rounds[0][1], *(end for end, _ in rounds)]), np.array(values))
+
+
+def _points(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [at for at, _ in points], [value for _, value in points]

@@ -1,17 +1,36 @@
-"""Wait time by peer, and the time that each member spent computing, pacing and synchronizing."""
+"""Where time goes: waits by peer, what each member spent it on, and the load of the host's processors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import mean
+from statistics import mean, median
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import PercentFormatter
 
 from testbed.report import text
-from testbed.report.figures.canvas import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, YELLOW, Drawing, new_figure, style
+from testbed.report.figures.canvas import (
+    BEHIND,
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PAPER,
+    YELLOW,
+    Drawing,
+    annotate,
+    draw_marks,
+    new_figure,
+    over_time,
+    style,
+    time_panels,
+)
 from testbed.report.record import RunRecord
+from testbed.run.conclusion.verdict import CPU_BUSY
 
 #: The most members with figures in their cells: the cells of more are too small.
 MOST_WRITTEN = 12
@@ -115,3 +134,27 @@ def time_spent(record: RunRecord) -> dict[str, dict[str, float]]:
                 "synchronizing": mean(report.finished_s - report.started_s for report in reports),
             }
     return spent
+
+
+def draw_host(record: RunRecord) -> Drawing | None:
+    """Draw the busy share of the processors, second by second, and the share above which the host is starved."""
+    found = [(sample.at_s, sample.cpu) for sample in record.samples if sample.cpu is not None and sample.at_s >= 0]
+    if len(found) < 2:
+        return None
+    at, busy = [at for at, _ in found], [busy for _, busy in found]
+    starved = sum(each > CPU_BUSY for each in busy) / len(busy)
+    with style():
+        figure, [axes] = time_panels(1.9, 0.13)
+        axes.fill_between(at, busy, step="pre", color=BLUE, alpha=0.15, linewidth=0)
+        axes.plot(at, busy, drawstyle="steps-pre", color=BLUE, linewidth=1.0)
+        axes.axhline(CPU_BUSY, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)))
+        place: dict[str, Any] = {"at": (1.0, CPU_BUSY), "xycoords": ("axes fraction", "data"), "offset": (-2, -3)}
+        annotate(axes, f"starved above {CPU_BUSY:.0%}", **place, ha="right", va="top", color=ORANGE, bbox=BEHIND)
+        axes.set_ylim(0, 1.03)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_ylabel("busy share of processors", color=MUTED)
+        over_time(axes, record.end_s)
+        draw_marks([axes], record.marks, record.end_s, names=False)
+        share = f"above {CPU_BUSY:.0%} in {starved:.0%} of samples"
+        alt = f"Busy: {median(busy):.0%} at the median, {max(busy):.0%} at most, {share}."
+        return Drawing(figure, "host", "Host processors over time", alt)

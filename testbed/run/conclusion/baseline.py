@@ -47,7 +47,8 @@ def shortfalls(summary: Summary, baseline: Summary | None, tolerance: float) -> 
 
     `tolerance` is the fraction by which the median round may be longer than the baseline's.
     """
-    found = [f"suspect: {reason}" for reason in summary["reasons"]] if summary["verdict"] != "trusted" else []
+    verdict = summary["verdict"]
+    found = [f"{verdict}: {reason}" for reason in summary["reasons"]] if verdict != "trusted" else []
     if baseline is None:
         return found
     now, before = round_seconds(summary), round_seconds(baseline)

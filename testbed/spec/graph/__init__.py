@@ -7,17 +7,21 @@ Where a file leaves something open, a note says what was chosen: a line in the t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
+from testbed.atomic_file import write_text
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.graph.links import MS_AT_ALL, MS_PER_KM, Defaults, links_of
+from testbed.spec.graph.links import MS_AT_ALL, MS_PER_KM, Defaults, GraphLink, links_of
 from testbed.spec.graph.markup import read_gml, read_graphml
 from testbed.spec.graph.matrix import read_matrix
-from testbed.spec.graph.site_graph import SiteGraph, named, network_name
-from testbed.spec.graph.topology_file import topology_text, write_topology
-from testbed.spec.topology import MAX_SITES, Topology
+from testbed.spec.graph.site_graph import GraphNode, SiteGraph, named, network_name
+from testbed.spec.load import MOST_BYTES, parse_yaml
+from testbed.spec.topology import MAX_LABEL, MAX_SITES, Topology
 from testbed.trace.text import unpacked_name
 
 READERS: dict[str, Callable[[Path], SiteGraph]] = {
@@ -84,4 +88,65 @@ def import_graph(
     return Imported(write_topology(target, text, file), notes)
 
 
-__all__ = ["Defaults", "Imported", "import_graph", "read_graph"]
+#: Words that YAML reads as they stand, with the exception of these.
+PLAIN = re.compile(r"[a-z][a-z0-9-]*")
+NO_WORDS = ("no", "off", "on", "yes", "null", "true", "false", "y", "n")
+
+
+def write_topology(target: Path, text: str, source: Path | None = None) -> Topology:
+    """Write the text of a topology file, and return its topology.
+
+    SpecError where the text is no topology file, or too long for one (then `source` is named, if it is given). Nothing
+    is written.
+    """
+    if len(text.encode()) > MOST_BYTES:
+        rule = f"the graph makes a topology file of over {MOST_BYTES / 2**20:g} MiB, which no verb reads"
+        remedy = "fewer nodes or edges; in a matrix, empty cells where no link is wanted"
+        raise SpecError(source or target, [Fault("edges", rule, remedy)])
+    made = Topology.from_value(parse_yaml(text), target)
+    write_text(target, text)
+    return made
+
+
+def topology_text(
+    name: str,
+    graph: SiteGraph,
+    names: Mapping[str, str],
+    links: Sequence[GraphLink],
+    workers: int,
+    comments: Sequence[str],
+) -> str:
+    """Return a topology file of these links, with `workers` at each site; `names` maps nodes to their sites' names."""
+    lines = [*(f"# {comment}" for comment in comments), f"name: {_word(name)}", "sites:"]
+    for node in dict.fromkeys(end for link in links for end in (link.a, link.b)):
+        lines.append(f"  {_word(names[node])}: {{workers: {workers}{_place(graph.nodes[node])}}}")
+    lines.append("links:")
+    for link in links:
+        ends = f"{_word(names[link.a])}, {_word(names[link.b])}"
+        more = f", jitter: {link.jitter_ms:.6g}ms" if link.jitter_ms else ""
+        more += f", loss: {link.loss * 100:.6g}%" if link.loss else ""
+        lines.append(
+            f"  - {{between: [{ends}], rate: {link.rate_bps / 1e6:g}mbit, delay: {link.delay_ms:.6g}ms{more}}}"
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _place(node: GraphNode) -> str:
+    """Return the YAML of a site's label and map position, in degrees: six decimals are a tenth of a metre."""
+    label = f", label: {_quoted(node.label[:MAX_LABEL])}" if node.label else ""
+    if node.position is None:
+        return label
+    latitude, longitude = (f"{degrees:.6f}".rstrip("0").rstrip(".") for degrees in node.position)
+    return f"{label}, position: [{latitude}, {longitude}]"
+
+
+def _word(name: str) -> str:
+    """Return a name that YAML reads back as it is: `no` is Norway, not false, and `007` is no number."""
+    return name if PLAIN.fullmatch(name) and name not in NO_WORDS else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=float("inf"))).strip()
+
+
+__all__ = ["Defaults", "Imported", "import_graph", "read_graph", "topology_text", "write_topology"]

@@ -63,8 +63,10 @@ def links_of(graph: SiteGraph, file: Path, defaults: Defaults) -> tuple[list[Gra
         for delay, edge in shortest.values()
     ]
     edges = [edge for _, edge in shortest.values()]
+    more = len(graph.edges) - len(edges)
+    parallel = f"Left out, since another edge between the same nodes is as short: {more} of {len(graph.edges)} edges."
     notes = [
-        *_of_parallel_edges(graph, len(edges)),
+        *([parallel] if more else []),
         *_of_positions(graph, positions, estimated, [e for e in edges if e.delay_ms is None and e.km is None]),
         *_of_rates(edges, defaults),
     ]
@@ -96,14 +98,8 @@ def _delay_ms(
 
 
 def _rate_bps(edge: GraphEdge, defaults: Defaults) -> float:
-    """Return the edge's rate, or the nearest rate that a link can have."""
     rate = defaults.rate_bps if edge.rate_bps is None else edge.rate_bps
     return min(max(rate, LEAST_LINK_BPS), MOST_LINK_BPS)
-
-
-def _of_parallel_edges(graph: SiteGraph, links: int) -> Iterator[str]:
-    if more := len(graph.edges) - links:
-        yield f"Left out, since another edge between the same nodes is as short: {more} of {len(graph.edges)} edges."
 
 
 def _of_positions(

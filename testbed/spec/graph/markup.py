@@ -120,7 +120,6 @@ def read_gml(file: Path) -> SiteGraph:
 
 
 def _with_lines(text: str) -> str:
-    """Return the GML text with the line of each node and edge as an attribute."""
     ends = [end.start() for end in re.finditer("\n", text)]
 
     def begun(match: re.Match[str]) -> str:
@@ -147,7 +146,6 @@ def read_graphml(file: Path) -> SiteGraph:
 
 
 def _quoted_line(data: bytes, words: str) -> int | None:
-    """Return the line of the value that an error quotes; None where the file does not have it."""
     quoted = re.search(r"'([^']+)'$", words)
     place = data.find(f">{quoted[1]}<".encode()) if quoted else -1
     return None if place < 0 else data.count(b"\n", 0, place) + 1
@@ -286,7 +284,6 @@ class _Reader:
         )
 
     def _note_unread(self, attributes: Mapping[str, Any], has_rate: bool) -> None:
-        """Note the edge's attributes that hold a number or a quantity, and that no reader knows by their names."""
         for name, value in attributes.items():
             known = name == LINE or name.lower() in NOT_OF_LINKS or (has_rate and name.startswith(ZOO))
             if known or _is_of(name, EDGE_NAMES) or is_unknown(value):
@@ -345,12 +342,7 @@ class _Reader:
     ) -> None:
         """Refuse a length without a unit that can't be in km, or a delay that can't be in ms over this distance.
 
-        Args:
-            place: The edge, for the error.
-            km: The edge's length.
-            delay: The edge's delay, or its round trip.
-            ways: 1 for a delay, 2 for a round trip.
-            apart_km: The distance between the edge's ends, or 0.
+        `delay` is for as many `ways`: 2 for a round trip. `apart_km` is 0 where the distance of the ends is not known.
         """
         if km is not None and not km.has_unit and km.value > MOST_KM:
             rule = f"its {km.name} is {km.value:g}, and no cable is that many km long"
@@ -421,7 +413,6 @@ def _is_of(key: str, names: Iterable[str]) -> bool:
 
 
 def _is_quantity(value: object) -> bool:
-    """Return whether a value is a number, or a number with a unit of time, length, rate or share."""
     readers: list[_Read] = [partial(in_units, units=each) for each in (TIMES_MS, LENGTHS_KM, PERCENT)]
     for read in (*readers, rate_bps):
         with suppress(QuantityError):

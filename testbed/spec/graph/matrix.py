@@ -77,7 +77,6 @@ def read_matrix(file: Path) -> SiteGraph:
 
 
 def _names(file: Path, rows: Sequence[tuple[int, list[str]]]) -> list[str]:
-    """Return the names of the columns. SpecError where the rows have other names."""
     line, header = rows[0]
     names = header[1:]
     if not all(name and name.isprintable() for name in names):

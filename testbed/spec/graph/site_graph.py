@@ -65,8 +65,7 @@ class SiteGraph:
     def largest_component(self, file: Path, strict: bool) -> tuple[SiteGraph, tuple[str, ...]]:
         """Return the largest component, the first of several, and the graph's notes with one on the other components.
 
-        Raises:
-            SpecError: `strict` is true, and there are other components.
+        SpecError where `strict` is true, and there are other components.
         """
         graph = nx.Graph()
         graph.add_nodes_from(self.nodes)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import fmean
 
-from testbed.trace.importing import Form, ImportedTrace
+from testbed.trace.forms import Form, ImportedTrace
 from testbed.trace.quantity import doubtful_round_trips
 from testbed.trace.resample import Volume, rates_between
 from testbed.trace.table import Record, read_records

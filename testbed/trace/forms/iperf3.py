@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from testbed.link import MTU_FRAME_BYTES
-from testbed.trace.importing import Form, ImportedTrace
+from testbed.trace.forms import Form, ImportedTrace
 from testbed.trace.resample import LEAST_STEP_S, Resampled, Volume, resample
 from testbed.trace.trace import TraceError
 
@@ -46,8 +46,7 @@ WRITE = "write the file with `iperf3 --json`"
 def parse_iperf3(text: str) -> Volume:
     """Return the bytes of frames that were delivered, from the first interval that is not omitted on.
 
-    Raises:
-        TraceError: The text is not of iperf3, or says what was sent alone; names the field in the JSON.
+    TraceError where the text is not of iperf3, or says what was sent alone; names the field in the JSON.
     """
     try:
         document = json.loads(text)
@@ -142,7 +141,6 @@ def _positive(value: object) -> bool:
 
 
 def _intervals(document: Mapping[str, Any]) -> tuple[list[float], list[float]]:
-    """Return the edges of the intervals in seconds from 0, and the bytes between them."""
     intervals = document.get("intervals")
     if not isinstance(intervals, list) or not intervals:
         text = f"the file has no `intervals`; {WRITE} and an interval (-i) above 0"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from testbed.trace.importing import Form, ImportedTrace
+from testbed.trace.forms import Form, ImportedTrace
 from testbed.trace.resample import Volume, rates_between
 from testbed.trace.table import with_points
 from testbed.trace.text import numbered
@@ -35,8 +35,7 @@ MOST_GAP_S = 300.0
 def parse_pensieve(lines: Sequence[str]) -> Trace:
     """Return the trace in a file's lines: a line's rate holds since the line before, so the first gives only its time.
 
-    Raises:
-        TraceError: A line is wrong, or there are fewer than two; names the line.
+    TraceError where a line is wrong, or there are fewer than two; names the line.
     """
     times: list[float] = []
     rates: list[float] = []

@@ -17,8 +17,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
+from testbed.trace.forms import Form, ImportedTrace
 from testbed.trace.forms.round_trips import STEP_HELP, import_round_trips
-from testbed.trace.importing import Form, ImportedTrace
 from testbed.trace.quantity import TIMES_MS, QuantityError, in_units
 from testbed.trace.trace import TraceError
 
@@ -77,8 +77,6 @@ def says_times(lines: Sequence[str]) -> bool:
 
 
 class _PingOutput:
-    """The packets in ping's output, by their numbers."""
-
     def __init__(self) -> None:
         self.trips: dict[int, float] = {}
         self._stamps: dict[int, float] = {}

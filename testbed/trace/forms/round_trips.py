@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from testbed.trace.importing import ImportedTrace
+from testbed.trace.forms import ImportedTrace
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 
 #: The length of a window where none is asked for: a second, or as long as LEAST_IN_WINDOW samples take.

@@ -19,8 +19,8 @@ from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from statistics import median
 
+from testbed.trace.forms import Form
 from testbed.trace.forms.round_trips import STEP_HELP, import_round_trips
-from testbed.trace.importing import Form
 from testbed.trace.quantity import doubtful_round_trips
 from testbed.trace.table import Record, read_records
 from testbed.trace.trace import TraceError
@@ -76,7 +76,6 @@ def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
 
 
 def _column(record: Record, known: Mapping[str, object]) -> str:
-    """Return the one of these columns that the file has."""
     there = [name for name in known if name in record.cells]
     if len(there) == 1:
         return there[0]

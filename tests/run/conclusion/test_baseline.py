@@ -33,6 +33,7 @@ def test_a_run_is_slower_where_its_rounds_are_longer_by_more_than_the_tolerance(
 def test_the_verdict_counts_without_a_baseline_too() -> None:
     assert shortfalls(summary(0.5), None, 0.1) == []
     assert shortfalls(summary(0.5, "starved", "late"), None, 0.1) == ["suspect: starved", "suspect: late"]
+    assert shortfalls({**summary(0.5, "no TCP"), "verdict": "simulated"}, None, 0.1) == ["simulated: no TCP"]
 
 
 def test_a_run_without_rounds_does_not_pass_beside_one_that_has_some() -> None:

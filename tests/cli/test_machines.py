@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from testbed.cli import doctor
+from testbed.cli import machines
 from testbed.emulation.host.doctor import Finding
 from tests.cli.standing import ROOT
 
@@ -25,7 +25,7 @@ from tests.cli.standing import ROOT
 def test_each_finding_is_shown_with_its_weight_and_remedy(
     finding: Finding, mark: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    doctor.show([finding])
+    machines.show([finding])
     shown = capsys.readouterr().out
     assert mark in shown
     assert finding.found in shown
@@ -33,7 +33,7 @@ def test_each_finding_is_shown_with_its_weight_and_remedy(
 
 
 def first_line(capsys: pytest.CaptureFixture[str], *findings: Finding) -> str:
-    doctor.show(findings)
+    machines.show(findings)
     return capsys.readouterr().out.splitlines()[0]
 
 
@@ -42,10 +42,10 @@ def test_the_first_line_says_whether_the_quickstart_runs_here(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fine, odd, broken = Finding("root", "yes"), Finding("GPUs", "none", "a GPU"), Finding("tc", "no", "it", blocks=True)
-    monkeypatch.setattr(doctor, "_excess", lambda: None)
+    monkeypatch.setattr(machines, "_excess", lambda: None)
     assert "`sudo make emulate`" in first_line(capsys, fine, odd)
     assert "`sudo make emulate`" not in (broken_line := first_line(capsys, fine, broken)) and "tc" in broken_line
-    monkeypatch.setattr(doctor, "_excess", lambda: "its links carry too much; a scale of 0.5 would fit")
+    monkeypatch.setattr(machines, "_excess", lambda: "its links carry too much; a scale of 0.5 would fit")
     assert "0.5" in first_line(capsys, fine, odd)
 
 
@@ -65,4 +65,4 @@ def test_a_user_without_root_is_told_what_it_needs(words: tuple[str, ...]) -> No
 
 @pytest.mark.pure
 def test_the_quickstart_is_one_that_loads() -> None:
-    assert doctor.QUICKSTART.exists()
+    assert machines.QUICKSTART.exists()
