@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -31,6 +32,20 @@ def step(net: nn.Module, optimizer: torch.optim.Optimizer, member: str, number: 
     optimizer.zero_grad()
     (net(inputs) - targets).square().mean().backward()
     optimizer.step()
+
+
+def by_mean_gradient(steps: int, weights: Mapping[str, float]) -> torch.Tensor:
+    """Return the parameters after steps of SGD, each by the weighted mean of the members' gradients."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number in range(steps):
+        optimizer.zero_grad()
+        for member, weight in weights.items():
+            inputs, targets = batch(member, number)
+            loss = (net(inputs) - targets).square().mean() * (weight / sum(weights.values()))
+            loss.backward()
+        optimizer.step()
+    return flat(net)
 
 
 def flat(net: nn.Module) -> torch.Tensor:
