@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.words import ROOT, SAID_BY, first_line, text_of
+from tests.words import ROOT, first_line, is_said, text_of
 
 #: The room of the modules that belong to none.
 ROOMLESS = "testbed"
@@ -43,10 +43,10 @@ def described(file: Path) -> Iterator[Drawn]:
             name = within
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 name = f"{within}.{child.name}".lstrip(".")
-                arguments = "" if isinstance(child, ast.ClassDef) else f"({ast.unparse(child.args)})"
                 if text := ast.get_docstring(child):
+                    arguments = "" if isinstance(child, ast.ClassDef) else f"({ast.unparse(child.args)})"
                     yield Drawn(room, name + arguments, first_line(text), place)
-            elif isinstance(child, ast.Call) and SAID_BY.fullmatch(ast.unparse(child.func)):
+            elif isinstance(child, ast.Call) and is_said(child):
                 for text in map(text_of, child.args[:2]):
                     if len(text.split()) >= MESSAGE_WORDS:
                         yield Drawn(room, "message", " / ".join(map(str.strip, text.splitlines())), place)
