@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 import random
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.words import ROOT, SAID_BY, first_line, text_of
+from tests.words import ROOT, first_line, is_said, text_of
 
 #: The room of the modules that belong to none.
 ROOMLESS = "testbed"
@@ -32,27 +31,31 @@ class Drawn(NamedTuple):
     where: str
 
 
-def described(file: Path) -> Iterator[Drawn]:
-    """Yield the functions and classes of a module that have a docstring, and its messages."""
-    inside = file.relative_to(ROOT / "testbed")
+def described(file: Path) -> list[Drawn]:
+    """Return the functions and classes of a module that have a docstring, and its messages."""
+    path, inside = file.relative_to(ROOT), file.relative_to(ROOT / "testbed")
     room = inside.parts[0] if len(inside.parts) > 1 else ROOMLESS
+    found: list[Drawn] = []
 
-    def visit(node: ast.AST, within: str) -> Iterator[Drawn]:
+    def visit(node: ast.AST, within: str) -> None:
         for child in ast.iter_child_nodes(node):
-            place = f"{file.relative_to(ROOT)}:{getattr(child, 'lineno', 0)}"
+            if isinstance(child, ast.Name | ast.Constant | ast.expr_context):
+                continue  # half of the nodes, with nothing inside
             name = within
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 name = f"{within}.{child.name}".lstrip(".")
-                arguments = "" if isinstance(child, ast.ClassDef) else f"({ast.unparse(child.args)})"
                 if text := ast.get_docstring(child):
-                    yield Drawn(room, name + arguments, first_line(text), place)
-            elif isinstance(child, ast.Call) and SAID_BY.fullmatch(ast.unparse(child.func)):
+                    arguments = "" if isinstance(child, ast.ClassDef) else f"({ast.unparse(child.args)})"
+                    found.append(Drawn(room, name + arguments, first_line(text), f"{path}:{child.lineno}"))
+            elif isinstance(child, ast.Call) and is_said(child):
                 for text in map(text_of, child.args[:2]):
                     if len(text.split()) >= MESSAGE_WORDS:
-                        yield Drawn(room, "message", " / ".join(map(str.strip, text.splitlines())), place)
-            yield from visit(child, name)
+                        sentence = " / ".join(map(str.strip, text.splitlines()))
+                        found.append(Drawn(room, "message", sentence, f"{path}:{child.lineno}"))
+            visit(child, name)
 
-    yield from visit(ast.parse(file.read_text(encoding="utf-8")), "")
+    visit(ast.parse(file.read_text(encoding="utf-8")), "")
+    return found
 
 
 @cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -136,12 +137,13 @@ def room_of(module: Path) -> str:
     return module.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imports(module: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, absolute dotted name) of each import of a module, wherever the statement stands.
+@cache
+def imports(module: Path) -> tuple[tuple[int, str], ...]:
+    """Return (line, absolute dotted name) of each import of a module, wherever the statement stands.
 
     `from testbed import x` gives `testbed.x`, and a relative import the name it stands for.
     """
-    yield from imports_in(module.read_text(encoding="utf-8"), module.relative_to(PACKAGE.parent))
+    return tuple(imports_in(module.read_text(encoding="utf-8"), module.relative_to(PACKAGE.parent)))
 
 
 def imports_in(source: str, path: Path) -> Iterator[tuple[int, str]]:
@@ -155,7 +157,7 @@ def imports_in(source: str, path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, ".".join([*start, alias.name])) for alias in node.names)
 
 
-def wrong_arrows(room: str, found: Iterator[tuple[int, str]]) -> list[str]:
+def wrong_arrows(room: str, found: Iterable[tuple[int, str]]) -> list[str]:
     """Return the imports of a room that it may not have."""
     wrong = []
     for line, name in found:

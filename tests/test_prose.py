@@ -16,19 +16,27 @@ TESTS = Path(__file__).parent
 #: Three plain words in a row. A file, a field, a figure or an option between words ends a row.
 SENTENCE = re.compile(r"(?<![\w`./-])[A-Za-z]?[a-z]+ [a-z]+ [a-z]+(?![\w.-])")
 
+#: The text of an error, or of the log.
+ERROR = re.compile(r"str\(|caplog\.text")
+
 
 def sentences(source: str) -> Iterator[str]:
     """Yield each text of three words in a row that `pytest.raises(match=…)` or an `in str(…)` asks an error for."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             asked = [keyword.value for keyword in node.keywords if keyword.arg == "match"]
-        elif isinstance(node, ast.Compare) and re.match(r"str\(|caplog\.text", ast.unparse(node.comparators[0])):
+        elif isinstance(node, ast.Compare):
             asked = [node.left]
         else:
             continue
-        for part in (part for value in asked for part in ast.walk(value)):
-            if isinstance(part, ast.Constant) and isinstance(part.value, str) and SENTENCE.search(part.value):
-                yield f"line {part.lineno}: {part.value}"
+        found = [
+            part
+            for value in asked
+            for part in ast.walk(value)
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and SENTENCE.search(part.value)
+        ]
+        if found and (isinstance(node, ast.Call) or ERROR.match(ast.unparse(node.comparators[0]))):
+            yield from (f"line {part.lineno}: {part.value}" for part in found)
 
 
 def test_no_test_asks_an_error_for_a_sentence() -> None:

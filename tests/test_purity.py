@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
@@ -50,3 +51,8 @@ def test_the_guard_is_off_once_it_has_failed_a_test(guarded: None) -> None:
 @pytest.mark.pure
 def test_pytest_s_own_clocks_are_its_own() -> None:
     assert GUARD.on
+
+
+@pytest.mark.pure
+def test_no_file_of_a_pure_test_waits_for_the_disk() -> None:
+    os.fsync(-1)

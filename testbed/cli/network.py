@@ -57,7 +57,7 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
-    from testbed.emulation.daemon.startup import bring_up
+    from testbed.emulation.daemon.owner import bring_up
     from testbed.spec.topology import Topology
 
     if cli and (open_ or port is not None):

@@ -264,12 +264,14 @@ def _beginning(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
     }
     for run in _unbroken(trains, round_trip_s + PAUSE_S):
         times_s = np.array([train.began_s for train in run])
-        bursts = np.array([train.burst_bytes_s for train in run])
-        for number, train in enumerate(run):
-            first, last = np.searchsorted(times_s, train.began_s + LOOKED_TRIPS * round_trip_s * np.array([-1, 1]))
-            grew = bursts[first : number + 1].min() * DOUBLED < bursts[number]
-            if grew or bursts[number:last].max(initial=0) > DOUBLED * bursts[number]:
-                found.add(train)
+        bursts = [train.burst_bytes_s for train in run]
+        if DOUBLED * min(bursts) >= max(bursts):
+            continue  # nowhere in the run
+        firsts, lasts = (np.searchsorted(times_s, times_s + side * LOOKED_TRIPS * round_trip_s) for side in (-1, 1))
+        for number, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
+            grew = min(bursts[first : number + 1]) * DOUBLED < bursts[number]
+            if grew or max(bursts[number:last], default=0) > DOUBLED * bursts[number]:
+                found.add(run[number])
     return found
 
 

@@ -37,6 +37,8 @@ CLOSE, WIDE = (0.65, 0.02), (0.10, 0.07)
 #: just fallen to 5 Mbit/s, packets came at 4.2 to 4.8. Without this term, a link that had fallen to 5 Mbit/s was
 #: estimated at 24 for 28 s.
 BELOW = (0.20, 0.15)
+#: The exponential distribution of a train at the least rate, for each rate of the link; other trains' are multiples.
+_TAIL = np.exp((_RATES[0] - _RATES) / BELOW[1])
 #: The error of a train's duration in either direction: 12 packets take 5 ms over 26 Mbit/s, and lie within 5 %.
 JITTER_S = 0.00025
 #: How often a train over a full link comes far below the link's rate, and far above it: densities over the logarithm.
@@ -133,7 +135,12 @@ class Belief:
         if self._at_s is not None:
             self._age(max(sample.ended_s - self._at_s, 0.0))
         self._at_s = max(sample.ended_s, self._at_s or 0.0)
-        self._mass *= _of_full(sample) if sample.full else _of_passing(sample)
+        if sample.full:
+            self._mass *= _of_full(sample)
+        else:
+            lasted = sample.seconds >= LASTED_S
+            below = max(ceil((_least(sample) - _RATES[0]) / STEP), 0)
+            self._mass[:below] *= EXCEEDED if lasted else EXCEEDED_SHORTLY
         self._mass /= self._mass.sum()
 
     def _age(self, seconds: float) -> None:
@@ -143,14 +150,21 @@ class Belief:
             reach = min(int(3 * sigma) + 1, (len(_RATES) - 1) // 2)  # `convolve` returns the longer one's length
             kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
             self._mass = np.convolve(self._mass, kernel / kernel.sum(), mode="same")
+            self._mass /= self._mass.sum()  # the ends lose a part
             self._spread = 0.0
-        self._mass /= self._mass.sum()
-        jumped = 1 - exp(-JUMPS * seconds)
-        self._mass = (1 - jumped) * self._mass + jumped * self._near(_JUMP) / (2 * _JUMP + 1)
+        if seconds:
+            jumped = 1 - exp(-JUMPS * seconds)
+            near = self._near(_JUMP)
+            near *= jumped / (2 * _JUMP + 1)
+            self._mass *= 1 - jumped
+            self._mass += near
 
     def _near(self, reach: int) -> Floats:
         """Return, for each rate, the share of the belief that lies within `reach` steps of it."""
-        sums = np.concatenate([np.zeros(reach + 1), np.cumsum(self._mass), np.full(reach, self._mass.sum())])
+        count = len(self._mass)
+        sums = np.zeros(reach + 1 + count + reach)
+        self._mass.cumsum(out=sums[reach + 1 : reach + 1 + count])
+        sums[reach + 1 + count :] = sums[reach + count]
         found: Floats = sums[2 * reach + 1 :] - sums[: -2 * reach - 1]
         return found
 
@@ -174,7 +188,7 @@ def _of_full(sample: Sample) -> Floats:
     middle = (rate - _RATES[0]) / STEP
     above = slice(max(ceil(middle), 0), None)
     share, scale = BELOW
-    found[above] = FAR_BELOW + share / scale * np.exp((rate - _RATES[above]) / scale)
+    found[above] = FAR_BELOW + share / scale * exp((rate - _RATES[0]) / scale) * _TAIL[above]
     jitter = JITTER_S / sample.seconds
     reach = ceil(3 * hypot(WIDE[1], jitter) / STEP)
     around = slice(max(int(middle) - reach, 0), max(int(middle) + reach + 1, 0))
@@ -182,14 +196,6 @@ def _of_full(sample: Sample) -> Floats:
     for part, sigma in (CLOSE, WIDE):
         sigma = hypot(sigma, jitter)
         found[around] += part / sigma / sqrt(2 * pi) * np.exp(-0.5 * (off / sigma) ** 2)
-    return found
-
-
-def _of_passing(sample: Sample) -> Floats:
-    """Return the likelihood of a sample of a link that was not full, for each rate of the link."""
-    found = np.ones(len(_RATES))
-    lasted = sample.seconds >= LASTED_S
-    found[: max(ceil((_least(sample) - _RATES[0]) / STEP), 0)] = EXCEEDED if lasted else EXCEEDED_SHORTLY
     return found
 
 

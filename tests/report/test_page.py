@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.report.figures.canvas import Drawing
 from testbed.report.page import write_comparison, write_report
 from testbed.report.run_files import NotARun
 from testbed.telemetry.round_span import MEANING
@@ -64,6 +65,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def html(run: Path) -> str:
     return write_report(run).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the figures' drawings out of pages: they take most of the time, and many tests read the words beside."""
+    monkeypatch.setattr(
+        Drawing, "svg", property(lambda figure: f'<svg class="figure"><title>{figure.title}</title></svg>')
+    )
+
+
+# For tests of what a page says.
+words_alone = pytest.mark.usefixtures("undrawn")
 
 
 def test_the_page_stands_alone(html: str) -> None:
@@ -138,6 +151,7 @@ def test_the_first_screen_says_what_happened_what_can_be_trusted_and_what_was_co
     assert "1.2 times the 0.38 s" in compared and MEANING in compared and "testbed compare" in compared
 
 
+@words_alone
 def test_a_run_without_bounds_says_that_it_was_compared_with_none(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=12)
     summary = json.loads((run / "summary.json").read_text())
@@ -148,6 +162,7 @@ def test_a_run_without_bounds_says_that_it_was_compared_with_none(tmp_path: Path
     assert "no bound" in answers(write_report(run).read_text(encoding="utf-8"))[QUESTIONS[2]]
 
 
+@words_alone
 def test_what_was_changed_by_hand_is_told_with_its_values(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=12)
     values = {"rate_bps": 5e6, "delay_s": 0.02, "jitter_s": None, "loss": None}
@@ -198,6 +213,7 @@ def test_what_the_controller_knew_and_foresaw_is_told(tmp_path: Path, ends: bool
     assert len(re.findall(r"-?\d+ %<", swapped)) == 2, "and what it brought"
 
 
+@words_alone
 def test_a_controller_that_is_told_the_truth_is_not_held_against_it(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=40)
     follow(run, "oracle")
@@ -206,6 +222,7 @@ def test_a_controller_that_is_told_the_truth_is_not_held_against_it(tmp_path: Pa
         assert words not in text
 
 
+@words_alone
 def test_a_suspect_run_says_why_first(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=20)
     summary = json.loads((run / "summary.json").read_text())
@@ -230,6 +247,7 @@ def test_a_crashed_run_still_makes_a_page(tmp_path: Path, left: tuple[str, ...])
     assert "summary.json is missing" in text
 
 
+@words_alone
 def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=30)
     (run / "summary.json").write_text('{"verdict": "suspect", "reasons": ["the run was interrupted"]}')
@@ -258,6 +276,7 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     assert all(reference.startswith("#") for reference in page.references)
 
 
+@words_alone
 def test_what_controllers_knew_is_set_side_by_side(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / f"{policy}", rounds=40, policy=policy) for policy in ("star", "mst", "ring")]
     for run, knowledge in zip(runs, ("measured", "measured", "oracle"), strict=True):
@@ -267,6 +286,7 @@ def test_what_controllers_knew_is_set_side_by_side(tmp_path: Path) -> None:
     assert re.findall(r'<tr><td class="">(\w+)<', table) == ["star", "mst"], "the third was told the truth"
 
 
+@words_alone
 def test_what_was_set_otherwise_is_told(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / f"run-{rounds}", rounds=rounds) for rounds in (12, 15)]
     (runs[1] / "summary.json").unlink()
@@ -275,6 +295,7 @@ def test_what_was_set_otherwise_is_told(tmp_path: Path) -> None:
     assert re.search(r"run-15</strong> is unfinished", html)
 
 
+@words_alone
 def test_equal_runs_get_names_of_their_own(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / str(index) / "same", rounds=12) for index in range(2)]
     text = _Page(write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")).text

@@ -18,7 +18,7 @@ from testbed.schemes.wrapped import moments_of
 from testbed.worker import optimizer as worker_optimizer
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import around, batch, flat, model, step
+from tests.sync.strategies.training import around, by_mean_gradient, flat, model, step
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
@@ -103,16 +103,9 @@ def test_one_member_is_its_optimizer(tmp_path: Path, inner: Any) -> None:
 
 @pytest.mark.local
 def test_with_one_step_of_sgd_it_is_the_mean_gradient(tmp_path: Path) -> None:
-    net = model()
-    optimizer = sgd(net)
-    for number in range(STEPS):
-        optimizer.zero_grad()
-        for member in MEMBERS:
-            inputs, targets = batch(member, number)
-            ((net(inputs) - targets).square().mean() / len(MEMBERS)).backward()
-        optimizer.step()
     results = train(tmp_path, inner=sgd, every=1)
-    torch.testing.assert_close(results["m0"][0], flat(net), atol=1e-6, rtol=1e-5)
+    expected = by_mean_gradient(STEPS, dict.fromkeys(MEMBERS, 1.0))
+    torch.testing.assert_close(results["m0"][0], expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.local

@@ -18,7 +18,7 @@ from testbed.sync.strategies import Strategy
 from tests.sync.controller import job
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import around, batch, flat, model, step
+from tests.sync.strategies.training import around, by_mean_gradient, flat, model, step
 
 pytestmark = pytest.mark.local
 
@@ -119,14 +119,6 @@ def test_what_is_taken_in_leaves_the_mean_of_all_members_where_it_was(tmp_path: 
 
 def test_all_of_it_after_each_step_of_sgd_is_the_mean_gradient(tmp_path: Path) -> None:
     """Without a delay, and with each place drawn: there are thirty draws for each place."""
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for number in range(STEPS):
-        optimizer.zero_grad()
-        for member in MEMBERS:
-            inputs, targets = batch(member, number)
-            ((net(inputs) - targets).square().mean() / len(MEMBERS)).backward()
-        optimizer.step()
 
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
@@ -138,8 +130,9 @@ def test_all_of_it_after_each_step_of_sgd_is_the_mean_gradient(tmp_path: Path) -
             loscar.after_step()
         return flat(net)
 
+    expected = by_mean_gradient(STEPS, dict.fromkeys(MEMBERS, 1.0))
     for result in run(tmp_path, PLAN, work).values():
-        torch.testing.assert_close(result, flat(net), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

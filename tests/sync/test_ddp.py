@@ -35,13 +35,13 @@ def run(tmp_path: Path, plan: Plan, mode: str) -> list[tuple[int, str, str]]:
 
 
 def test_an_ordinary_loop_trains_on_all_members_data(tmp_path: Path) -> None:
-    from tests.sync.strategies.test_strategies import by_hand_gradients
+    from tests.sync.strategies.training import by_mean_gradient
 
     (one, first, errors), (other, second, _) = run(tmp_path, Plan(0, MEMBERS, (chain(MEMBERS),)), "to the end")
     assert (one, other) == (0, 0), errors
     assert first == second
     rounds, _, parameters = first.partition(" ")
-    expected = by_hand_gradients(5, dict.fromkeys(MEMBERS, 1.0)).tolist()
+    expected = by_mean_gradient(5, dict.fromkeys(MEMBERS, 1.0)).tolist()
     assert json.loads(parameters) == pytest.approx(expected, abs=1e-6)
     assert int(rounds) > 5, "more than one bucket a step"
 

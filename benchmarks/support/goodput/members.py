@@ -59,6 +59,8 @@ RENDEZVOUS_PORT = 29400
 #: hivemind's default of 15 s is for peers that come and go slowly; here a round has 8 s of steps.
 MATCHMAKING_S = 3.0
 AGAIN_S = 0.1
+#: torchft's default.
+TIMEOUT = timedelta(seconds=60)
 ENDLESS = 1_000_000
 
 
@@ -153,35 +155,25 @@ def torchrun() -> None:
 def torchft() -> None:
     """Train as a replica of torchft's DiLoCo. A process beside the first replica runs the lighthouse."""
     from torchft.local_sgd import DiLoCo
-    from torchft.manager import Manager
-    from torchft.process_group import ProcessGroupGloo
 
-    rank, first, here = int(os.environ["RANK"]), os.environ["MASTER_ADDR"], own_address()
+    from benchmarks.support.systems.torchft_local_sgd import replica
+
+    rank = int(os.environ["RANK"])
     steps = Steps(rank)
     model, inner = steps.model, steps.optimizer
+
+    def state() -> dict[str, Any]:
+        return {"model": model.state_dict(), "inner": inner.state_dict()}
 
     def load(state: dict[str, Any]) -> None:
         model.load_state_dict(state["model"])
         inner.load_state_dict(state["inner"])
 
-    store = TCPStore(here, 0, is_master=True, wait_for_workers=False)
-    manager = Manager(
-        pg=ProcessGroupGloo(timedelta(seconds=60)),
-        load_state_dict=load,
-        state_dict=lambda: {"model": model.state_dict(), "inner": inner.state_dict()},
-        min_replica_size=QUORUM,
-        use_async_quorum=False,
-        rank=0,
-        world_size=1,
-        store_addr=here,
-        store_port=store.port,
-        lighthouse_addr=f"http://{first}:{PORT}",
-        replica_id=os.environ["TESTBED_WORKER"],
-        hostname=here,
-        init_sync=False,  # as its documentation has it where all begin with the same parameters
-    )
     outer = torch.optim.SGD(model.parameters(), OUTER, MOMENTUM, nesterov=True)
-    with DiLoCo(manager, [model], inner, outer, EVERY, use_bucketization=True):
+    with (
+        replica(PORT, QUORUM, TIMEOUT, state, load) as manager,
+        DiLoCo(manager, [model], inner, outer, EVERY, use_bucketization=True),
+    ):
         tell(began=True)
         while True:
             before = manager.current_step()

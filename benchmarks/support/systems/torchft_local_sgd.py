@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not said to be
@@ -19,6 +22,43 @@ LIGHTHOUSE_PORT = 29510
 TIMEOUT = timedelta(seconds=120)
 
 
+@contextmanager
+def replica(
+    port: int, least: int, timeout: timedelta, state_dict: Callable[[], Any], load_state_dict: Callable[[Any], None]
+) -> Iterator[Manager]:
+    """Yield the manager of this worker, which is a replica of its own. The first worker has the lighthouse, at `port`.
+
+    Args:
+        port: The lighthouse's port.
+        least: The number of replicas without which no step counts.
+        timeout: The most time of a round over slow links, and of the start.
+        state_dict: Returns what a replica that begins later receives from this one.
+        load_state_dict: Takes the state of another replica.
+    """
+    here = own_address()
+    store = TCPStore(here, 0, is_master=True, wait_for_workers=False)
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout),
+        load_state_dict=load_state_dict,
+        state_dict=state_dict,
+        min_replica_size=least,
+        use_async_quorum=False,
+        timeout=timeout,
+        quorum_timeout=timeout,
+        connect_timeout=timeout,
+        rank=0,
+        world_size=1,
+        store_addr=here,
+        store_port=store.port,
+        lighthouse_addr=f"http://{os.environ['MASTER_ADDR']}:{port}",
+        replica_id=os.environ["TESTBED_WORKER"],
+        hostname=here,
+        init_sync=False,  # as its documentation has it where all begin with the same parameters
+    )
+    yield manager
+    manager.shutdown()
+
+
 def main() -> None:
     """Train as one replica."""
     gpt = script()
@@ -29,30 +69,12 @@ def main() -> None:
     text, held_out, characters = gpt.load()
     model = gpt.GPT(characters, args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
-    here = own_address()
     lighthouse = LighthouseServer(f"{first}:{LIGHTHOUSE_PORT}", min_replicas=count) if rank == 0 else None
-    store = TCPStore(here, 0, is_master=True, wait_for_workers=False)
-    manager = Manager(
-        pg=ProcessGroupGloo(TIMEOUT),
-        load_state_dict=model.load_state_dict,
-        state_dict=model.state_dict,
-        min_replica_size=count,
-        use_async_quorum=False,
-        timeout=TIMEOUT,
-        quorum_timeout=TIMEOUT,
-        connect_timeout=TIMEOUT,
-        rank=0,
-        world_size=1,
-        store_addr=here,
-        store_port=store.port,
-        lighthouse_addr=f"http://{first}:{LIGHTHOUSE_PORT}",
-        replica_id=f"worker{rank}",
-        hostname=here,
-        init_sync=False,
-    )
-    with LocalSGD(manager, model, optimizer, EVERY):
+    with (
+        replica(LIGHTHOUSE_PORT, count, TIMEOUT, model.state_dict, model.load_state_dict) as manager,
+        LocalSGD(manager, model, optimizer, EVERY),
+    ):
         gpt.train(model, optimizer, gpt.scheduled(optimizer, args), args, rank, text, held_out)
-    manager.shutdown()
     if lighthouse is not None:
         lighthouse.shutdown()
 

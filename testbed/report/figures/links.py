@@ -100,6 +100,8 @@ def _draw_link(axes: Axes, record: RunRecord, link: str) -> None:
     axes.set_ylim(0, max(highest, np.nanmax(np.append(measured.values, 0.0))) / 1e6 * 1.12)
     axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_label_coords(0, 0)  # a panel has no labels; without a place, Matplotlib lays out all ticks to find one
 
 
 def _stairs(axes: Axes, steps: StepFunction, **look: object) -> None:

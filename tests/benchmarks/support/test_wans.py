@@ -27,22 +27,22 @@ from testbed.trace.trace import LEAST_RATE_BPS
 
 pytestmark = pytest.mark.pure
 
-Family = Callable[[Kind, int], tuple[Path, dict[str, Any]]]
+Family = Callable[..., tuple[Path, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
-    """Return a function that makes a network's files, once, and returns them with its experiment.
+    """Return a function that makes the files of a network of a seed, once, and returns them with its experiment.
 
     Finding the size of a network's model takes half a second for five sites.
     """
 
     @cache
-    def written(kind: Kind, sites: int) -> tuple[Path, dict[str, Any]]:
+    def written(kind: Kind, sites: int, seed: int) -> tuple[Path, dict[str, Any]]:
         folder = tmp_path_factory.mktemp(f"{kind}-{sites}-")
-        return folder, Wan(kind, sites, 1).write(folder)
+        return folder, Wan(kind, sites, seed).write(folder)
 
-    return written
+    return lambda kind, sites, seed=1: written(kind, sites, seed)
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -69,14 +69,9 @@ def test_each_network_can_be_built_and_its_links_carry_the_traffic_of_their_ends
 
 @pytest.mark.long
 def test_a_seed_makes_the_same_network_and_another_one_another(tmp_path: Path, family: Family) -> None:
-    written = {}
-    for seed in (1, 2):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        Wan("redraw", 4, seed).write(folder)
-        written[seed] = files(folder)
-    first, _ = family("redraw", 4)
-    assert files(first) == written[1] != written[2]
+    Wan("redraw", 4, 1).write(tmp_path)
+    one, other = (files(family("redraw", 4, seed)[0]) for seed in (1, 2))
+    assert files(tmp_path) == one != other
 
 
 def test_a_drop_falls_and_comes_back(family: Family) -> None:
@@ -94,15 +89,13 @@ def test_each_seed_of_a_class_is_another_graph_and_the_same_each_time(
 ) -> None:
     graphs = set()
     for seed in (1, 2, 3):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        Wan(kind, 6, seed).write(folder)
+        folder, _ = family(kind, 6, seed)
         topology = Topology.load(folder / "topology.yaml")
         graphs.add(frozenset(topology.links))
         assert len(list(Routes.over(topology).pairs)) == len(topology.sites) * (len(topology.sites) - 1)
     assert len(graphs) == 3
-    first, _ = family(kind, 6)
-    assert files(first) == files(tmp_path / "1")
+    Wan(kind, 6, 1).write(tmp_path)
+    assert files(tmp_path) == files(family(kind, 6)[0])
 
 
 def test_a_run_on_a_class_lasts_three_minutes_and_its_traces_last_longer(family: Family) -> None:
@@ -116,9 +109,9 @@ def test_a_run_on_a_class_lasts_three_minutes_and_its_traces_last_longer(family:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_in_regions_the_pair_falls_that_the_first_plan_sends_most_over(seed: int, tmp_path: Path) -> None:
-    experiment = Wan("regions", 6, seed).write(tmp_path)
-    topology = Topology.load(tmp_path / "topology.yaml")
+def test_in_regions_the_pair_falls_that_the_first_plan_sends_most_over(seed: int, family: Family) -> None:
+    folder, experiment = family("regions", 6, seed)
+    topology = Topology.load(folder / "topology.yaml")
     assert 4 * experiment["train"]["parameters"] == 1_600_000
     changing = {name: link.trace for name, link in topology.links.items() if link.trace}
     falling = {name for name, trace in changing.items() if len(trace.rows) == 3}
@@ -134,7 +127,7 @@ def test_in_regions_the_pair_falls_that_the_first_plan_sends_most_over(seed: int
         assert [row.rate_bps for row in changing[name].rows[:4]] == [24e6, 8e6, 24e6, 8e6]
     assert all(9e6 <= link.at(0.0).rate_bps <= 28e6 for link in topology.links.values())
     assert all(0.065 <= 2 * link.state.delay_s <= 0.216 for link in topology.links.values())
-    sent = first_plan_bytes(tmp_path / "topology.yaml", 1_600_000)
+    sent = first_plan_bytes(folder / "topology.yaml", 1_600_000)
     pairs = {frozenset(link_ends(name)) for name in topology.links.keys() - flapping}
     loads = {pair: sum(sent.get(name, 0.0) for name in topology.links if {*link_ends(name)} == pair) for pair in pairs}
     (fallen_pair,) = {frozenset(link_ends(name)) for name in falling}
@@ -156,9 +149,9 @@ def test_in_clouds_all_that_a_site_sends_passes_its_egress(family: Family) -> No
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_clouds_are_steady_but_for_rare_excursions(seed: int, tmp_path: Path) -> None:
-    Wan("cloud", 6, seed).write(tmp_path)
-    links = Topology.load(tmp_path / "topology.yaml").links.values()
+def test_clouds_are_steady_but_for_rare_excursions(seed: int, family: Family) -> None:
+    folder, _ = family("cloud", 6, seed)
+    links = Topology.load(folder / "topology.yaml").links.values()
     low, looked = 0, 0
     for link in links:
         rates = [link.at(float(second)).rate_bps for second in range(180)]

@@ -21,7 +21,7 @@ from testbed.sync.strategies.local_sgd import LocalSgd
 from testbed.sync.strategies.strategy import Strategy
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import batch, flat, model, step
+from tests.sync.strategies.training import by_mean_gradient, flat, model, step
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
@@ -67,24 +67,11 @@ def by_hand(every: int, outer: sync.Outer, steps: int = STEPS) -> torch.Tensor:
     return anchor
 
 
-def by_hand_gradients(steps: int, weights: Mapping[str, float]) -> torch.Tensor:
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for number in range(steps):
-        optimizer.zero_grad()
-        for member, weight in weights.items():
-            inputs, targets = batch(member, number)
-            loss = (net(inputs) - targets).square().mean() * (weight / sum(weights.values()))
-            loss.backward()
-        optimizer.step()
-    return flat(net)
-
-
 @pytest.mark.local
 def test_gradients_are_those_of_all_data(tmp_path: Path) -> None:
     weights = {"m0": 1.0, "m1": 2.0, "m2": 5.0}
     parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.gradients(net, opt, weights[s.name])))
-    torch.testing.assert_close(parameters, by_hand_gradients(STEPS, weights), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(parameters, by_mean_gradient(STEPS, weights), atol=1e-6, rtol=1e-5)
     assert rounds == STEPS
 
 
@@ -120,7 +107,7 @@ def test_nesterov_is_pytorchs() -> None:
 def test_post_local_sgd_is_gradients_then_local(tmp_path: Path) -> None:
     parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.post_local_sgd(net, opt, start=4, every=4)))
     assert rounds == 4 + 2
-    alone = by_hand_gradients(4, dict.fromkeys(MEMBERS, 1.0))
+    alone = by_mean_gradient(4, dict.fromkeys(MEMBERS, 1.0))
     nets = {member: copy.deepcopy(model()) for member in MEMBERS}
     for first in (4, 8):
         for member, net in nets.items():
@@ -197,7 +184,7 @@ def test_powersgd_at_full_rank_is_exact_and_low_rank_owes_the_rest(tmp_path: Pat
 def test_powersgd_trains(tmp_path: Path) -> None:
     parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.gradients(net, opt, powersgd=PowerSgd(2))))
     assert rounds == 2 * STEPS
-    exact = by_hand_gradients(STEPS, dict.fromkeys(MEMBERS, 1.0))
+    exact = by_mean_gradient(STEPS, dict.fromkeys(MEMBERS, 1.0))
     start = flat(model())
     assert (parameters - exact).norm() < 0.5 * (exact - start).norm()
 

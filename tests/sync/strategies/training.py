@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -44,6 +44,20 @@ def around(strategy: Strategy, optimizer: torch.optim.Optimizer) -> Iterator[Str
     with OptimizerSteps(strategy, [optimizer]).counted():
         yield strategy
         strategy.settle()
+
+
+def by_mean_gradient(steps: int, weights: Mapping[str, float]) -> torch.Tensor:
+    """Return the parameters after steps of SGD, each by the weighted mean of the members' gradients."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number in range(steps):
+        optimizer.zero_grad()
+        for member, weight in weights.items():
+            inputs, targets = batch(member, number)
+            loss = (net(inputs) - targets).square().mean() * (weight / sum(weights.values()))
+            loss.backward()
+        optimizer.step()
+    return flat(net)
 
 
 def flat(net: nn.Module) -> torch.Tensor:
