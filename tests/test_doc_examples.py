@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -45,9 +43,6 @@ BEGIN = re.compile(r"^(?:\$ )?(?:sudo )?(?:\.venv/bin/)?testbed (?=[a-z-])")
 
 #: Placeholders in a page's commands.
 LEFT_OUT = re.compile(r"…|\.\.\.|[A-Z]{3,}|\||\*")
-
-#: Programs that need nothing but the package.
-ALONE = ("policies.md", "schemes.md")
 
 #: The pages that explain algorithms.
 EXPLAINED = ("policies.md", "schemes.md")
@@ -124,15 +119,6 @@ def test_sections_of_files_are_read_as_files_are(page: str, value: dict[str, Any
         if "command" not in train:
             train = {"model": "cnn", "rounds": 4, **optimizer, **train}  # a page shows what it is about
         validate(ExperimentFile, {"name": "example", "topology": "x.yaml", **value, "train": train}, Path(page))
-
-
-@pytest.mark.local
-@pytest.mark.parametrize("page", ALONE)
-def test_programs_that_stand_by_themselves_run(page: str) -> None:
-    blocks = dict(BLOCK.findall((ROOT / "docs" / page).read_text()))
-    command = [sys.executable, "-c", blocks["python"]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.local

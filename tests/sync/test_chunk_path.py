@@ -2,7 +2,7 @@
 
 A profiler of every thread records each call that passes a chunk on, whose arguments hold the chunk's elements in any
 form, and the room of the called function. No room is entered twice on the path out, nor on the path in; CONTRIBUTING.md
-has the drawing.
+names the path.
 """
 
 from __future__ import annotations
