@@ -5,7 +5,7 @@
 
 benchmarks/results/NAME.json holds the figures of `benchmarks.NAME`, or of a program of tests/: a list of entries, the
 oldest first. To record a measurement, append an entry and run this command without NAME. With NAME it prints the newest
-entry of each table in NAME.json. A page of docs/ shows the newest entry of a table between two comments:
+entry of each table in NAME.json. A page of docs/, or README.md, shows the newest entry of a table between two comments:
 
     <!-- table: hop.protocols -->
     <!-- end of table -->
@@ -24,7 +24,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 #: The columns of text where the output is no terminal: no table of the files is wider.
 FILE_WIDTH = 200
