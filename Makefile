@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup documentation emulate test verify coverage mutants stress test-action test-dashboard test-page test-api cluster-test check smoke dist image bench chaos fuzz soak docs doctor update clean
+.PHONY: setup documentation emulate test verify coverage mutants stress test-action test-dashboard test-page test-api cluster-test check smoke dist image bench published chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -79,6 +79,9 @@ bench: setup ## what is measured against peers, in short
 	    .venv/bin/python -m benchmarks.$$(basename $$file .py) --quick || exit; \
 	done; \
 	$(HAS_NETEM) || .venv/bin/python -m benchmarks.fidelity --quick --guest
+
+published: setup ## published runs at the scale of two cores: what was claimed beside what comes; goes on where it was ended
+	@$(GIVE_BACK); .venv/bin/python -m benchmarks.published
 
 chaos: setup ## bugs planted and found, then 300 small runs with faults, each checked to the bit
 	@$(GIVE_BACK); .venv/bin/python -m tests.chaos --planted && .venv/bin/python -m tests.chaos --runs 300

@@ -24,7 +24,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("README.md")])]
 
 #: The columns of text where the output is no terminal: no table of the files is wider.
 FILE_WIDTH = 200
