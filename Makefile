@@ -53,7 +53,8 @@ SINCE ?= HEAD
 check: setup ## style, types and the tests that mirror what changed, in a minute
 	@$(GIVE_BACK); \
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && \
-	.venv/bin/python -m pytest -q -m 'pure or local' --numprocesses=auto $$(.venv/bin/python -m tests.changed $(SINCE))
+	.venv/bin/python -m pytest -q -m '(pure or local) and not long' --numprocesses=auto --dist=worksteal \
+	    --one-processor-each $$(.venv/bin/python -m tests.changed $(SINCE))
 
 test-page: setup ## the page in a browser: Debian's chromium, which it installs
 	@$(GIVE_BACK); ./setup.sh browser && .venv/bin/python -m pytest tests/page/checks.py
