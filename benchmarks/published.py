@@ -28,6 +28,7 @@ from statistics import mean, median
 from typing import Any, Literal
 
 import msgspec
+from numpy import interp
 from rich.console import Console
 
 from benchmarks.results import RESULTS, Entry, entries
@@ -75,6 +76,8 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most: float | None = None
     #: The loss of `seconds_to`.
     loss: float = 0.0
+    #: The seconds of training within which `round_s` counts rounds, so that all arms see the same rates of links.
+    within: float = 0.0
 
     @property
     def arms(self) -> list[str]:
@@ -147,7 +150,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     """Return the figures of a run's records.
 
     Returns:
-        seconds, round_s: The whole time; the mean period of a round, without the first.
+        seconds, ends: The whole time; when each round was over at all members, from the first member's begin.
         steps, step_s: The steps of the member with the most, by the time that it computed; seconds over these.
         sent: The bytes that a member sent for each of these steps; the median of the members.
         computing: The percentage of the members' time in which they computed.
@@ -174,7 +177,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     steps = max(seconds / declared[member] for member, seconds in computed.items())
     return {
         "seconds": ended - began,
-        "round_s": (ended - ends[min(ends)]) / max(1, len(ends) - 1),
+        "ends": [at - began for at in ends.values()],
         "steps": steps,
         "step_s": (ended - began) / steps,
         "sent": median(sent.values()) / steps,
@@ -186,6 +189,10 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
 
 def value_of(claim: Claim, figures: Mapping[str, Any]) -> tuple[float, bool]:
     """Return the claim's figure of an arm; its whole time, and False, where it never reached the claim's loss."""
+    if claim.figure == "round_s":
+        ends = [0.0, *sorted(figures["ends"])]
+        until_s = min(claim.within, ends[-1])
+        return until_s / float(interp(until_s, ends, range(len(ends)))), True
     if claim.figure == "seconds_to":
         reached = [at_s for at_s, loss in figures["curve"] if loss <= claim.loss]
         return (reached[0], True) if reached else (figures["seconds"], False)

@@ -91,6 +91,12 @@ def test_a_claim_is_held_against_the_ratio_of_its_arms(runs: list[Claim]) -> Non
     assert rows_of(["r"], found, suspect=False)[0] == ("r", "faster", "abstract", "2", "1.5", "3", "**no**")
 
 
+def test_a_rounds_period_is_counted_within_the_same_seconds_for_all_arms() -> None:
+    claim = Claim("faster", "abstract", "2", "round_s", of="a", least=1, within=25)
+    assert published.value_of(claim, {"ends": [10.0, 40.0, 20.0]}) == (25 / 2.25, True)
+    assert published.value_of(claim, {"ends": [10.0, 20.0]}) == (10, True)
+
+
 def test_a_suspect_run_gives_no_figure_and_is_not_recorded(runs: list[Claim]) -> None:
     found = {Cell("r", "a", False).key: figures(30, [2.0], "suspect"), Cell("r", "b", False).key: figures(20, [2.0])}
     assert came(runs[0], "r", found, simulated=False) == ("suspect", None)
