@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, cast, get_args
 
 import msgspec
@@ -246,8 +246,22 @@ class View:
             field = named and (named[1] or named[2])
             raise ViewError(f"the value is not a view: {error}", rule="not-a-view", field=field) from error
         routes = {(source, target): route for source, target, route in form.routes}
+        for field, each, kind in (
+            ("members", value["members"], Member),
+            ("links", value["links"].values(), PhysicalLink),
+        ):
+            _refuse_unknown(field, each, kind)
+        _refuse_unknown("edges", form.edges, Edge, "from", "to")
         knowledge = cast(Knowledge, form.knowledge)
         return cls(form.members, form.links, routes, edges, form.model_bytes, form.at_s, knowledge)
+
+
+def _refuse_unknown(field: str, each: Iterable[Mapping[str, Any]], kind: type, *beside: str) -> None:
+    """Raise ViewError if one of these values has a field that is neither the kind's nor among those beside."""
+    known = [*beside, *(its.name for its in fields(kind))]
+    if unknown := sorted({name for one in each for name in one}.difference(known)):
+        text = f"{field}: unknown {', '.join(unknown)}; each may have {', '.join(known)}"
+        raise ViewError(text, rule="not-a-view", field=field)
 
 
 class _ViewForm(msgspec.Struct):
