@@ -22,17 +22,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import open_shaper
-from testbed.emulation.testbed import Backend, Testbed
 from testbed.spec.event import LinkChange
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology, Worker
 from testbed.spec.train import PARAMETERS
 from testbed.telemetry.host import CpuMeter
 from testbed.telemetry.store import write_json
+
+if TYPE_CHECKING:
+    from testbed.emulation.network.network import Network
+    from testbed.emulation.testbed import Backend
 
 KEPT = Path("/var/lib/testbed/budget.json")
 
@@ -220,6 +223,8 @@ def _carry(name: str, backend: str) -> float:
         "links": [{"between": ["hub", leaf], "rate": LINK_RATE, "delay": "5ms"} for leaf in leaves],
     }
     topology = Topology.from_value(value, Path("budget"))
+    from testbed.emulation.testbed import Testbed  # which needs Mininet; `doctor` says where it is missing
+
     with Testbed(topology, name=name, backend=backend, workers="namespaces") as testbed:  # type: ignore[arg-type]
         carried = _fill(testbed.network)
     if not carried:
