@@ -12,6 +12,7 @@ ran, and is measured again when it is old, or when a run has shown that it is wr
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -24,6 +25,10 @@ from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from docker.errors import DockerException
+
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import ensure_worker_image, python_output
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.shaping import open_shaper
 from testbed.spec.event import LinkChange
@@ -58,6 +63,8 @@ WARM_UP_S = 2.0
 WINDOW_S = 2.0
 #: The batch size with which a training step's duration is measured.
 BATCH = 32
+#: The module that measures these steps.
+COST = "testbed.worker.cost"
 
 
 class BudgetError(EmulationError):
@@ -272,8 +279,18 @@ def _start(network: Network, worker: Worker, command: list[str]) -> subprocess.P
 
 
 def _step_seconds() -> dict[str, float]:
-    """Return the seconds of each model's training step, measured in a process of its own, which imports PyTorch."""
-    command = [sys.executable, "-m", "testbed.worker.cost", str(BATCH)]
+    """Return the seconds of each model's training step, measured in a process that imports PyTorch.
+
+    The process is one of this host, or of a container with the worker image where this environment has no PyTorch.
+    """
+    if importlib.util.find_spec("torch") is None:
+        program = f"import runpy, sys; sys.argv = ['', '{BATCH}']; runpy.run_module('{COST}', run_name='__main__')"
+        client = engine.connect()
+        try:
+            return dict(json.loads(python_output(client, ensure_worker_image(client), program)))
+        except DockerException as error:
+            raise BudgetError(f"the duration of a training step could not be measured: {error}") from error
+    command = [sys.executable, "-m", COST, str(BATCH)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BudgetError(f"the duration of a training step could not be measured:\n{done.stderr.strip()}")
