@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from testbed.api.client import RequestFailed, RequestRefused
 from testbed.api.requests import RecordLaunch
 from testbed.emulation.daemon.discovery import client
-from testbed.emulation.network.node import received_bytes
 from testbed.launch import LaunchFailed
 from testbed.link import link_ends
 from testbed.telemetry.host import CpuMeter
@@ -109,6 +108,8 @@ class Recorder:
 
 def arrived(status: Mapping[str, Any]) -> dict[str, int]:
     """Return the bytes that the kernel counted at the end of each link, of a network with this status."""
+    from testbed.emulation.network.node import received_bytes  # needs Mininet
+
     received = {}
     for host in status["hosts"].values():
         if host["kind"] == "router":

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import LinkCounters
 from testbed.link import LinkState, NoSuchLink, find_link, link_ends
 from testbed.spec.event import LinkChange
 from testbed.spec.model import validate
+
+if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` do without
+    from testbed.emulation.network.network import Network
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 
 from testbed.emulation.network import device
 from testbed.emulation.network.netlink import Netlink
-from testbed.emulation.network.node import Interface, mac_of
 from testbed.link import link_ends, link_name
 
 if TYPE_CHECKING:
@@ -107,6 +106,8 @@ def lay_tunnel(network: Network, topology: Topology, sites: tuple[str, str], wir
     addresses = (network.addressing.wan(near, far), network.addressing.wan(far, near))
     number = tunnel_number(share.network, network.addressing.number(pair))
     here, there = share.addresses[share.host], share.addresses[share.host_of[far]]
+    from testbed.emulation.network.node import Interface, mac_of  # needs Mininet, which records of runs do without
+
     router, mac = network.router(near), mac_of(addresses[0])
     host = Netlink(share.underlay)
     try:
