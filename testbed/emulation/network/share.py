@@ -102,12 +102,12 @@ def lay_tunnel(network: Network, topology: Topology, sites: tuple[str, str], wir
     Raises:
         RuntimeError: The kernel refused the tunnel.
     """
+    from testbed.emulation.network.node import Interface, mac_of  # needs Mininet, which records of runs do without
+
     (near, far), pair, share = sites, frozenset(sites), network.share
     addresses = (network.addressing.wan(near, far), network.addressing.wan(far, near))
     number = tunnel_number(share.network, network.addressing.number(pair))
     here, there = share.addresses[share.host], share.addresses[share.host_of[far]]
-    from testbed.emulation.network.node import Interface, mac_of  # needs Mininet, which records of runs do without
-
     router, mac = network.router(near), mac_of(addresses[0])
     host = Netlink(share.underlay)
     try:

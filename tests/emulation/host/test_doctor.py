@@ -60,7 +60,7 @@ sys.modules["mininet"] = None
 from testbed.emulation.host import doctor
 doctor.find_mininet = lambda: False
 print(doctor._mininet({}))
-import testbed.emulation.testbed
+import testbed.emulation.network.network
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "apt-get install mininet" in done.stdout and "blocks=True" in done.stdout
