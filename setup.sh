@@ -16,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 PACKAGES=(
-    mininet iproute2 iptables ethtool kmod mount                           # the network, its modules and its names
+    mininet iproute2 iptables ethtool kmod mount procps                    # the network, its modules and its names
     openvswitch-switch                                                     # a site's switch, where the kernel has it
     iperf3 iputils-ping                                                    # tools that measure it
     gcc libc6-dev                                                          # the compiler of the shaping core

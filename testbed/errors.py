@@ -51,7 +51,10 @@ TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 #: Where the kernel shows its settings as files.
 KERNELS = ("/proc/", "/sys/", "/dev/")
 #: Package that the base lacks → the extra that brings it.
-EXTRAS = {"torch": "sync", "cryptography": "controller", "pandas": "tables", "pyarrow": "parquet", "ray": "scaleout"}
+EXTRAS = {
+    **{"torch": "sync", "cryptography": "controller", "prometheus_client": "controller"},
+    **{"pandas": "tables", "pyarrow": "parquet", "ray": "scaleout"},
+}
 #: The extras that set-up installs in a checkout.
 INSTALLED = ("sync", "controller", "emulate", "tables")
 DELETED_FOLDER = "the current folder was deleted; `cd` into one that is there"
@@ -117,9 +120,10 @@ def ending_of(error: BaseException) -> tuple[int, str]:
     if code is not None:
         return int(code), in_full(error)
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("testbed"):
-        extra = EXTRAS.get(error.name.partition(".")[0], "emulate")
+        package = error.name.partition(".")[0]
+        extra = EXTRAS.get(package, "emulate")
         way = f"pip install 'wan-testbed[{extra}]'"
-        if IS_CHECKOUT and extra in INSTALLED:
+        if package == "mininet" or (IS_CHECKOUT and extra in INSTALLED):  # Mininet is the distribution's package
             way = SETUP
         return CANNOT, f"the Python package {error.name} is not installed; `{way}` installs it"
     if isinstance(error, MemoryError):

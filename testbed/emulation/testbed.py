@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet, ProgramContainers
@@ -24,13 +24,15 @@ from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.holders import Holders, Namespaces, expected_to_start, idle_requests
 from testbed.emulation.network.names import Names
-from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import LinkCounters, Shaper, open_shaper
 from testbed.link import LinkState, NoSuchLink, find_link, link_ends
 from testbed.spec.event import LinkChange
 from testbed.spec.model import validate
 from testbed.spec.topology import Topology, Worker
 from testbed.spec.units import count
+
+if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` do without
+    from testbed.emulation.network.network import Network
 
 #: The link shaper: the kernel's netem, the userspace core, or (`auto`) the first of them that works on this machine.
 Backend = Literal["auto", "netem", "userspace"]
@@ -243,6 +245,8 @@ class Testbed:
         self._stack.callback(self.replay.stop)
 
     def _network(self, topology: Topology, shaper: Shaper) -> Network:
+        from testbed.emulation.network.network import Network
+
         return Network(self.name, topology, shaper, self._observer, self._fit_transport)
 
     def build(self) -> None:

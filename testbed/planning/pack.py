@@ -212,7 +212,7 @@ class Program:
 
     def __init__(self, goodput: Floats) -> None:
         self.trees: list[DirectedTree] = []
-        self._highs = _silent()
+        self._highs = _Silent()
         self._highs.setOptionValue("simplex_strategy", PRIMAL_SIMPLEX)
         self._rows = len(goodput)
         for limit in goodput:
@@ -270,16 +270,21 @@ def greatest_rates(uses: csc_array, goodput: Floats) -> Floats:
     program.row_lower_, program.row_upper_ = np.full(rows, -highspy.kHighsInf), goodput
     matrix = program.a_matrix_
     matrix.start_, matrix.index_, matrix.value_ = uses.indptr, uses.indices, uses.data
-    highs = _silent()
+    highs = _Silent()
     highs.passModel(program)
     _run(highs)
     return np.array(highs.getSolution().col_value)
 
 
-def _silent() -> highspy.Highs:
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    highs.setOptionValue("output_flag", False)
-    return highs
+class _Silent(highspy.Highs):
+    """A solver that prints nothing. HiGHS 1.16 prints its version when `__init__` enables callbacks."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def enableCallbacks(self) -> None:
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
 
 
 def _run(highs: highspy.Highs) -> None:

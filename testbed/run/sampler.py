@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from testbed.emulation.network.network import Network
-from testbed.emulation.network.node import ContainerHost
 from testbed.emulation.network.share import WHOLE
 from testbed.run.conclusion.link_counters import CounterReading, bypassed_bytes
 from testbed.telemetry.host import CpuMeter
+
+if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` do without
+    from testbed.emulation.network.network import Network
 
 PERIOD_S = 1.0
 
@@ -93,6 +94,8 @@ class Sampler:
 
 
 def _tcp_figures(network: Network) -> dict[str, dict[str, int]]:
+    from testbed.emulation.network.node import ContainerHost
+
     found = {}
     for host in list(network.hosts):
         if isinstance(host, ContainerHost):

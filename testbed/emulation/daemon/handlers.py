@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from testbed.api.models import LinkPatch
 from testbed.api.requests import CANNOT, FAILED, MISSING, NOT_HERE, STALE, WRONG, ApiProblem
@@ -14,13 +14,15 @@ from testbed.emulation.containers import engine
 from testbed.emulation.daemon.status import tag_of
 from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.links.links import RequestedState
-from testbed.emulation.network.network import Network
 from testbed.emulation.testbed import Testbed
 from testbed.link import link_ends, pair_name
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.model import validate
 from testbed.spec.topology import MAX_WORKERS
+
+if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` do without
+    from testbed.emulation.network.network import Network
 
 log = logging.getLogger(__name__)
 

@@ -11,17 +11,19 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testbed.api.models import NetworkStatus
 from testbed.emulation.links.links import RequestedState
-from testbed.emulation.network.network import Network
-from testbed.emulation.network.node import NamespaceNode
 from testbed.emulation.shaping import LinkCounters
 from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState, link_ends
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
+
+if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` do without
+    from testbed.emulation.network.network import Network
+    from testbed.emulation.network.node import NamespaceNode
 
 #: The reported lateness covers this many of a link's last replay ticks: a minute at 100 ms. A network may stay up for
 #: weeks.

@@ -12,6 +12,7 @@ ran, and is measured again when it is old, or when a run has shown that it is wr
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -22,17 +23,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from docker.errors import DockerException
+
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import ensure_worker_image, python_output
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import open_shaper
-from testbed.emulation.testbed import Backend, Testbed
 from testbed.spec.event import LinkChange
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology, Worker
 from testbed.spec.train import PARAMETERS
 from testbed.telemetry.host import CpuMeter
 from testbed.telemetry.store import write_json
+
+if TYPE_CHECKING:
+    from testbed.emulation.network.network import Network
+    from testbed.emulation.testbed import Backend
 
 KEPT = Path("/var/lib/testbed/budget.json")
 
@@ -55,6 +63,8 @@ WARM_UP_S = 2.0
 WINDOW_S = 2.0
 #: The batch size with which a training step's duration is measured.
 BATCH = 32
+#: The module that measures these steps.
+COST = "testbed.worker.cost"
 
 
 class BudgetError(EmulationError):
@@ -216,6 +226,8 @@ def _carry(name: str, backend: str) -> float:
         "links": [{"between": ["hub", leaf], "rate": LINK_RATE, "delay": "5ms"} for leaf in leaves],
     }
     topology = Topology.from_value(value, Path("budget"))
+    from testbed.emulation.testbed import Testbed  # which needs Mininet; `doctor` says where it is missing
+
     with Testbed(topology, name=name, backend=backend, workers="namespaces") as testbed:  # type: ignore[arg-type]
         carried = _fill(testbed.network)
     if not carried:
@@ -263,8 +275,18 @@ def _start(network: Network, worker: Worker, command: list[str]) -> subprocess.P
 
 
 def _step_seconds() -> dict[str, float]:
-    """Return the seconds of each model's training step, measured in a process of its own, which imports PyTorch."""
-    command = [sys.executable, "-m", "testbed.worker.cost", str(BATCH)]
+    """Return the seconds of each model's training step, measured in a process that imports PyTorch.
+
+    The process is one of this host, or of a container with the worker image where this environment has no PyTorch.
+    """
+    if importlib.util.find_spec("torch") is None:
+        program = f"import runpy, sys; sys.argv = ['', '{BATCH}']; runpy.run_module('{COST}', run_name='__main__')"
+        client = engine.connect()
+        try:
+            return dict(json.loads(python_output(client, ensure_worker_image(client), program)))
+        except DockerException as error:
+            raise BudgetError(f"the duration of a training step could not be measured: {error}") from error
+    command = [sys.executable, "-m", COST, str(BATCH)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BudgetError(f"the duration of a training step could not be measured:\n{done.stderr.strip()}")

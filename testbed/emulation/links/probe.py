@@ -14,11 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.emulation.network.namespace import inside
-from testbed.emulation.network.network import Network
 from testbed.emulation.shaping.base import passes
 from testbed.link import MTU_FRAME_BYTES, LinkState, link_ends, link_name
+
+if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` do without
+    from testbed.emulation.network.network import Network
 
 PINGS = 8
 PING_INTERVAL_S = 0.1

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 
 from testbed.emulation.network import device
 from testbed.emulation.network.netlink import Netlink
-from testbed.emulation.network.node import Interface, mac_of
 from testbed.link import link_ends, link_name
 
 if TYPE_CHECKING:
@@ -103,6 +102,8 @@ def lay_tunnel(network: Network, topology: Topology, sites: tuple[str, str], wir
     Raises:
         RuntimeError: The kernel refused the tunnel.
     """
+    from testbed.emulation.network.node import Interface, mac_of  # needs Mininet, which records of runs do without
+
     (near, far), pair, share = sites, frozenset(sites), network.share
     addresses = (network.addressing.wan(near, far), network.addressing.wan(far, near))
     number = tunnel_number(share.network, network.addressing.number(pair))

@@ -20,7 +20,6 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import images_of
 from testbed.emulation.daemon import client
 from testbed.emulation.links.probe import LinkFidelity
-from testbed.emulation.network.node import received_bytes
 from testbed.link import link_ends
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
@@ -145,6 +144,8 @@ class Recorder:
 
 def arrived(status: Mapping[str, Any]) -> dict[str, int]:
     """Return the bytes that the kernel counted at the end of each link, of a network with this status."""
+    from testbed.emulation.network.node import received_bytes  # needs Mininet
+
     received = {}
     for host in status["hosts"].values():
         if host["kind"] == "router":

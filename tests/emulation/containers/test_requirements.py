@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from importlib.metadata import requires, version
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import packages_distributions, requires, version
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,19 @@ from testbed.emulation.containers.requirements import ROOT, Locked, LockError, c
 
 #: What setup.sh installs.
 INSTALLED = ("base", "build", "sync", "emulate", "test")
+
+
+def needed(lock: Mapping[str, Locked], *extras: str) -> set[str]:
+    """Return the packages of extras on this machine, with those that they require."""
+    found, left = set[str](), [package.name for package in requirements.locked(*extras)]
+    while left:
+        name = left.pop()
+        if name in found or (lock[name].marker and not Requirement(f"{name}; {lock[name].marker}").marker.evaluate()):
+            continue
+        found.add(name)
+        required = map(Requirement, requires(name) or [])
+        left += [canonical(one.name) for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
 
 
 @pytest.mark.pure
@@ -33,15 +49,9 @@ def test_every_requirement_is_locked_within_its_range_and_every_package_has_hash
 @pytest.mark.pure
 def test_what_is_installed_is_what_is_locked() -> None:
     lock = requirements.read()
-    found, left = set[str](), [package.name for package in requirements.locked(*INSTALLED)]
-    while left:
-        name = left.pop()
-        if name in found or (lock[name].marker and not Requirement(f"{name}; {lock[name].marker}").marker.evaluate()):
-            continue
-        found.add(name)
+    found = needed(lock, *INSTALLED)
+    for name in found:
         assert Version(version(name)).public == Version(lock[name].version).public, name
-        needed = map(Requirement, requires(name) or [])
-        left += [canonical(one.name) for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
     assert {"torch", "markupsafe", "setuptools"} <= found
 
 
@@ -99,3 +109,20 @@ def test_an_entry_reads_as_it_is_written() -> None:
 def test_changes_are_told_by_name() -> None:
     old, new = {"a": "1", "b": "1", "c": "1"}, {"a": "2", "b": "1", "d": "1"}
     assert list(requirements.changes(old, new)) == ["a 1 → 2", "c 1 → none", "d none → 1"]
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("module", "extras"),
+    [
+        ("testbed.controller.standalone, testbed.controller.service", ("base", "controller")),
+        ("testbed.cli, testbed.simulation.simulate, testbed.planning, testbed.report.page", ("base",)),
+    ],
+)
+def test_a_program_imports_no_package_that_its_extras_lack(module: str, extras: tuple[str, ...]) -> None:
+    program = f"import sys; before = {{*sys.modules}}; import {module}; print(*({{*sys.modules}} - before))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    lock, owners = requirements.read(), packages_distributions()
+    imported = {canonical(name) for word in done.stdout.split() for name in owners.get(word.partition(".")[0], ())}
+    assert not any(word.startswith("mininet.") for word in done.stdout.split()), "no Mininet where nothing is emulated"
+    assert imported & set(lock) <= needed(lock, *extras)

@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, replace
 from decimal import ROUND_DOWN, ROUND_UP
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,6 +164,17 @@ def test_a_broken_record_counts_as_missing(kept: Path, text: str) -> None:
     kept.parent.mkdir()
     kept.write_text(text)
     assert host_budget("netem") is None
+
+
+@pytest.mark.system
+def test_where_this_environment_has_no_pytorch_steps_are_measured_in_the_worker_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a wheel with the extra `emulate` alone."""
+    monkeypatch.setattr(budget, "importlib", SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None)))
+    monkeypatch.setattr(budget, "subprocess", None)
+    found = budget._step_seconds()
+    assert found.keys() <= PARAMETERS.keys() and found and all(seconds > 0 for seconds in found.values())
 
 
 @pytest.mark.physics

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,16 +23,54 @@ import docker
 import pytest
 from typer.testing import CliRunner
 
+from testbed import compiler
 from testbed.cli import CANNOT, app
 from testbed.emulation import label
 from testbed.emulation.containers import engine
 from testbed.emulation.host import budget, doctor, fixes
 from testbed.emulation.host.doctor import Finding
+from testbed.errors import ending_of
+from testbed.resources import SETUP
+from testbed.resources import SHARE as ROOT
 
 
 @pytest.fixture(autouse=True)
 def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "KEPT", tmp_path / "budget.json")
+
+
+@pytest.mark.pure
+def test_setup_installs_every_program_that_doctor_asks_for() -> None:
+    packages = re.search(r"^PACKAGES=\((.*?)^\)", (ROOT / "setup.sh").read_text(), re.DOTALL | re.MULTILINE)
+    assert packages
+    installed = {word for line in packages[1].splitlines() for word in line.partition("#")[0].split()}
+    essential = {"util-linux"}  # of Debian, which never lacks it
+    assert {*doctor.PROGRAMS.values(), *compiler.PACKAGES.split()} - essential <= installed
+
+
+@pytest.mark.local
+def test_where_mininet_is_missing_doctor_and_not_an_import_says_so() -> None:
+    """As beside an installed wheel before `testbed setup`."""
+    program = """
+import sys
+import testbed.emulation
+for name in [name for name in sys.modules if name.partition(".")[0] == "mininet"]:
+    del sys.modules[name]
+sys.modules["mininet"] = None
+from testbed.emulation.host import doctor
+doctor.find_mininet = lambda: False
+print(doctor._mininet({}))
+import testbed.emulation.network.network
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "apt-get install mininet" in done.stdout and "blocks=True" in done.stdout
+    assert "ModuleNotFoundError" in done.stderr and "mininet" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.pure
+def test_a_missing_mininet_is_not_asked_of_pip() -> None:
+    code, text = ending_of(ModuleNotFoundError("no", name="mininet.net"))
+    assert code == CANNOT and SETUP in text and "pip" not in text
 
 
 def named(findings: list[Finding]) -> dict[str, Finding]:

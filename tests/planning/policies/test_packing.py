@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import highspy
 import pytest
 from hypothesis import given, settings
 
@@ -28,6 +29,19 @@ AS_FAST = 1.25
 
 #: A model that is less than a chunk is sliced finer by a ring than packing's cost knows.
 SEVERAL_CHUNKS = 1_000_000
+
+
+def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """HiGHS 1.16 prints its version when callbacks are enabled, if output is not off by then."""
+    off = []
+
+    def enable(highs: highspy.Highs) -> None:
+        off.append(not highs.getOptionValue("output_flag")[1])
+
+    monkeypatch.setattr(highspy.Highs, "enableCallbacks", enable)
+    make_policy("packing").plan(netstorm9_view(netstorm9(4), SEVERAL_CHUNKS))
+    assert off and all(off)
+    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.long
