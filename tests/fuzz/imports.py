@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from testbed.spec.graph import Defaults, import_graph
 from testbed.spec.topology import Topology
@@ -59,11 +60,9 @@ def use_import(read: Callable[[Path], list[ImportedTrace]]) -> Callable[[Path], 
     """Return a function that imports a trace as `trace import` does, and replays the result."""
 
     def use(path: Path) -> None:
-        folder = path.parent / "imported"
-        folder.mkdir(exist_ok=True)
-        for made in write_imported(read(path), folder):
-            replay(read_trace(made).trace)
-            made.unlink()
+        with TemporaryDirectory(dir=path.parent) as folder:
+            for made in write_imported(read(path), Path(folder)):
+                replay(read_trace(made).trace)
 
     return use
 

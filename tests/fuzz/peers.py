@@ -128,8 +128,8 @@ def _waits(frame: Frame) -> bool:
 @contextmanager
 def open_gossip_inbox(_: Path) -> Iterator[Feed]:
     """Feed gossip messages of any scheme to a member."""
-    for room in ("decoupled_diloco", "staggered"):
-        import_module(f"testbed.schemes.{room}.messages")  # the other schemes' messages are known with their modules
+    for module in ("decoupled_diloco.syncer", "staggered.shards"):
+        import_module(f"testbed.schemes.{module}")  # the other schemes' messages are known with their modules
 
     def feed(data: bytes) -> None:
         inbox = Inbox(MessageCodec(MEMBERS, ELEMENTS))

@@ -382,7 +382,7 @@ def test_a_swap_touches_only_what_differs() -> None:
     with up(TRIANGLE) as wan, connection(wan, "quito-w0", "lima-w0") as send:
         send(bytes(100_000))
         before = wan.network.shaper.counters()
-        kept = wan.network.router("quito").interface_index("lima")
+        kept = wan.network.router("quito").netlink.index("lima")
 
         swap = wan.network.swap(after)
 
@@ -391,7 +391,7 @@ def test_a_swap_touches_only_what_differs() -> None:
         assert set(swap.changed) == {"lima->cuzco", "cuzco->lima"}
         send(bytes(100_000))  # over the connection that was there, by a link that stayed
         now = wan.network.shaper.counters()
-        assert wan.network.router("quito").interface_index("lima") == kept
+        assert wan.network.router("quito").netlink.index("lima") == kept
         assert before["quito->lima"].bytes >= 100_000
         assert now["quito->lima"].bytes >= before["quito->lima"].bytes + 100_000
         assert now["lima->cuzco"].packets >= before["lima->cuzco"].packets
