@@ -79,6 +79,10 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: The seconds of training within which `round_s` counts rounds, so that all arms see the same rates of links.
     within: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.figure == "round_s" and self.within <= 0:
+            raise ValueError("round_s needs `within`, the seconds in which rounds are counted, such as 220")
+
     @property
     def arms(self) -> list[str]:
         """The names of the arms."""
@@ -215,8 +219,9 @@ def came(claim: Claim, run: str, found: Found, simulated: bool) -> tuple[str, bo
     if not reached:
         return "never", False
     ours = value / base
-    holds = ours >= claim.least if claim.least is not None else ours <= (claim.most or 0.0)
-    return f"{'' if exact else '> '}{ours:.3g}", holds
+    if not exact:
+        return f"> {ours:.3g}", True if claim.least is not None and ours >= claim.least else None
+    return f"{ours:.3g}", ours >= claim.least if claim.least is not None else ours <= (claim.most or 0.0)
 
 
 def rows_of(names: Sequence[str], found: Found, *, suspect: bool) -> list[tuple[str, ...]]:

@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-import msgspec
-
 from testbed.errors import DetailedError
 
 PLAN_VERSION = 3
@@ -89,6 +87,27 @@ class Tree:
                 raise PlanError(text, rule="span", field=kind)
             for member in parents:
                 _walk_to_root(member, parents, self.root, kind)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "root": self.root,
+            "reduce": dict(self.reduce),
+            "broadcast": dict(self.broadcast),
+            "share": self.share,
+            "keys": list(self.keys),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Tree:
+        """Return the tree that `to_json` wrote."""
+        return cls(
+            root=value["root"],
+            reduce=dict(value["reduce"]),
+            broadcast=dict(value["broadcast"]),
+            share=float(value["share"]),
+            keys=tuple(float(share) for share in value["keys"]),
+        )
 
 
 def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str) -> None:
@@ -362,36 +381,88 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON, with the version."""
-        value = msgspec.json.decode(msgspec.json.encode(self))
-        value["auxiliary"] = [[route.source, *route.via, route.target] for route in self.auxiliary]
-        if self.training is None:
-            del value["training"]
-        return {"version": PLAN_VERSION, **value}
+        return {
+            "version": PLAN_VERSION,
+            "epoch": self.epoch,
+            "policy": self.policy,
+            "members": list(self.members),
+            "chunk_bytes": self.chunk_bytes,
+            "codec": self.codec,
+            "link_codecs": dict(self.link_codecs),
+            "trees": [tree.to_json() for tree in self.trees],
+            "auxiliary": [[route.source, *route.via, route.target] for route in self.auxiliary],
+            "groups": [
+                {"members": list(group.members), "trees": [tree.to_json() for tree in group.trees]}
+                for group in self.groups
+            ],
+            "period": self.period,
+            "steps": dict(self.steps),
+            **({} if self.training is None else {"training": _training_json(self.training)}),
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        """Return the plan that `to_json` wrote, in this or an earlier version. PlanError where it is not a plan.
-
-        Plans of version 1 have neither keys, auxiliary routes nor groups, and the first ones no codecs. Plans of
-        version 2 have no local steps.
-        """
+        """Return the plan that `to_json` wrote, in this or an earlier version. PlanError where it is not a plan."""
         try:
-            if (version := value.get("version")) not in range(1, PLAN_VERSION + 1):
-                text = f"the plan's version is {version!r}, and this release reads versions 1 to {PLAN_VERSION}"
-                remedy = "make the plan again with `testbed plan`, or read it with the release that wrote it"
-                raise PlanError(f"{text}; {remedy}", field="version", given=version)
-            ways = [(source, via, target) for source, *via, target in value.get("auxiliary", ())]
-            routes = [{"source": source, "target": target, "via": via} for source, via, target in ways]
-            return msgspec.convert({**value, "auxiliary": routes}, cls)
+            value = _in_newest_version(value)
+            return cls(
+                epoch=int(value["epoch"]),
+                members=tuple(value["members"]),
+                trees=_trees(value["trees"]),
+                chunk_bytes=int(value["chunk_bytes"]),
+                policy=str(value["policy"]),
+                codec=str(value["codec"]),
+                link_codecs={str(link): str(codec) for link, codec in value["link_codecs"].items()},
+                auxiliary=tuple(_route(way) for way in value["auxiliary"]),
+                groups=tuple(Group(tuple(group["members"]), _trees(group["trees"])) for group in value["groups"]),
+                period=int(value["period"]),
+                steps={str(member): int(count) for member, count in value["steps"].items()},
+                training=_training(value.get("training")),
+            )
         except PlanError:
             raise
-        except (TypeError, AttributeError, ValueError) as error:
-            if isinstance(error.__cause__, PlanError):  # of a check of the plan, a tree or a route
-                raise error.__cause__ from None
-            named = re.search(r"field `(\w+)`|`\$\.([^`]+)`", str(error))
-            field = named and (named[1] or named[2])
-            raise PlanError(f"the value is not a plan: {error}", rule="not-a-plan", field=field) from error
+        except KeyError as error:
+            raise PlanError(
+                f"the value is not a plan: it lacks {error}", rule="not-a-plan", field=str(error.args[0])
+            ) from error
+        except (TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise PlanError(f"the value is not a plan: {error!r}", rule="not-a-plan") from error
 
     def dumps(self) -> str:
         """Return one line of JSON."""
         return json.dumps(self.to_json(), separators=(",", ":"))
+
+
+def _in_newest_version(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a plan's value with the fields of today's version, whichever version wrote it.
+
+    Plans of version 1 have neither keys, auxiliary routes nor groups, and the first ones no codecs. Plans of version 2
+    have no local steps.
+    """
+    version = value.get("version")
+    if version not in range(1, PLAN_VERSION + 1):
+        text = f"the plan's version is {version!r}, and this release reads versions 1 to {PLAN_VERSION}"
+        remedy = "make the plan again with `testbed plan`, or read it with the release that wrote it"
+        raise PlanError(f"{text}; {remedy}", field="version", given=version)
+    if version == 1:
+        trees = [{**tree, "keys": ()} for tree in value["trees"]]
+        codecs = {"codec": PLAIN_CODEC, "link_codecs": {}}
+        value = {**codecs, **value, "trees": trees, "auxiliary": (), "groups": (), "period": 1}
+    return value if version == PLAN_VERSION else {**value, "steps": {}}
+
+
+def _trees(values: Iterable[Mapping[str, Any]]) -> tuple[Tree, ...]:
+    return tuple(Tree.from_json(value) for value in values)
+
+
+def _training_json(training: TrainingChoice) -> dict[str, Any]:
+    return {"scheme": training.scheme, "options": dict(training.options)}
+
+
+def _training(value: Mapping[str, Any] | None) -> TrainingChoice | None:
+    return None if value is None else TrainingChoice(str(value["scheme"]), dict(value["options"]))
+
+
+def _route(way: Iterable[Any]) -> Route:
+    source, *via, target = (str(member) for member in way)
+    return Route(source, target, tuple(via))

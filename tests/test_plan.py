@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,8 +91,8 @@ def test_how_members_train_travels_along_and_older_plans_say_nothing_of_it() -> 
     assert "training" not in without
     assert Plan.from_json(without).training is None
     with pytest.raises(PlanError) as caught:
-        Plan.from_json({**without, "training": {"options": {}}})
-    assert (caught.value.rule, caught.value.field) == ("not-a-plan", "scheme")
+        Plan.from_json({**without, "training": {"scheme": "diloco"}})
+    assert (caught.value.rule, caught.value.field) == ("not-a-plan", "options")
 
 
 @pytest.mark.parametrize(("codec", "size"), [("fp32", 4.0), ("int8", 1 + 4 / 256), ("topk:0.01", 0.06)])
@@ -160,12 +161,19 @@ def test_a_plan_of_another_version_is_refused_with_what_to_do() -> None:
         assert "`testbed plan`" in str(caught.value)
 
 
+def test_a_policy_may_compute_its_plan_by_numpy() -> None:
+    rates = numpy.array([30.0, 10.0, 20.0])
+    shares = rates / rates.sum()
+    trees = tuple(replace(chain(ABC), share=share) for share in shares)
+    plan = Plan(1, ABC, trees)
+    assert Plan.from_json(json.loads(plan.dumps())) == plan
+
+
 def test_a_plan_of_version_1_without_codecs_is_read() -> None:
     plan = Plan(1, ABC, (chain(ABC),))
     kept = ("epoch", "policy", "members", "chunk_bytes")
-    whole = plan.to_json()
-    trees = [{name: part for name, part in tree.items() if name != "keys"} for tree in whole["trees"]]
-    first = {name: value for name, value in whole.items() if name in kept} | {"version": 1, "trees": trees}
+    trees = [{name: part for name, part in tree.to_json().items() if name != "keys"} for tree in plan.trees]
+    first = {name: value for name, value in plan.to_json().items() if name in kept} | {"version": 1, "trees": trees}
     assert Plan.from_json(first) == Plan.from_json({**first, "codec": "fp32", "link_codecs": {}}) == plan
     assert Plan.from_json({**first, "codec": "int8"}).codec == "int8"
 

@@ -216,7 +216,10 @@ def write_tokens(folder: Path, identities: Identities) -> None:
 
 
 def _inherited(descriptor: int | None) -> socket.socket | None:
-    return None if descriptor is None else socket.socket(fileno=descriptor)
+    try:
+        return None if descriptor is None else socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise ValueError(f"--listening {descriptor}: not a socket of this process: {error.strerror}") from error
 
 
 def _address(text: str) -> tuple[str, int]:

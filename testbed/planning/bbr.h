@@ -21,8 +21,8 @@
 
 #define BBR_SAMPLES 10
 
-/* A connection; `CONNECTION` in `events.py` has the same names in the same order. Seconds count from the simulation's begin. All fields are
- * doubles, so that a connection is a row of an array. */
+/* A connection; `CONNECTION` in `events.py` has the same names in the same order. Seconds count from the simulation's
+ * begin. All fields are doubles, so that a connection is a row of an array. */
 struct bbr {
     double trip_s;               /* a round trip, queues empty */
     double estimate;             /* bytes a second */

@@ -10,12 +10,10 @@ real deployment) the lower layer is empty, and an edge is known by its rate and 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast, get_args
-
-import msgspec
 
 from testbed.errors import BAD_INPUT, DetailedError
 
@@ -103,8 +101,11 @@ class View:
         if self.model_bytes <= 0:
             raise ViewError(f"model_bytes {self.model_bytes} must be > 0", field="model_bytes", given=self.model_bytes)
         if self.knowledge not in get_args(Knowledge):
-            text = f"knowledge {self.knowledge!r} must be one of {', '.join(get_args(Knowledge))}"
-            raise ViewError(text, field="knowledge", given=self.knowledge)
+            raise ViewError(
+                f"knowledge {self.knowledge!r} must be one of {', '.join(get_args(Knowledge))}",
+                field="knowledge",
+                given=self.knowledge,
+            )
         for name, link in self.links.items():
             if not link.rate_bps > 0 or not link.delay_s >= 0:
                 raise ViewError(
@@ -119,8 +120,12 @@ class View:
                 )
         for pair, route in self.routes.items():
             if missing := [name for name in route if name not in self.links]:
-                text = f"route {pair[0]} to {pair[1]} uses {', '.join(missing)}; list them under links"
-                raise ViewError(text, rule="unknown-link", field="routes", given=missing)
+                raise ViewError(
+                    f"route {pair[0]} to {pair[1]} uses {', '.join(missing)}; list them under links",
+                    rule="unknown-link",
+                    field="routes",
+                    given=missing,
+                )
         for pair, edge in self.edges.items():
             if not edge.rate_bps > 0 or not edge.rtt_s >= 0:
                 raise ViewError(
@@ -131,8 +136,12 @@ class View:
                     link=f"{pair[0]}->{pair[1]}",
                 )
             if pair in self.routes and not self.passable(*pair):
-                text = f"edge {pair[0]} to {pair[1]}: a link of its route is down; leave the edge out"
-                raise ViewError(text, rule="down", field="edges", link=f"{pair[0]}->{pair[1]}")
+                raise ViewError(
+                    f"edge {pair[0]} to {pair[1]}: a link of its route is down; leave the edge out",
+                    rule="down",
+                    field="edges",
+                    link=f"{pair[0]}->{pair[1]}",
+                )
 
     @classmethod
     def of_network(
@@ -227,51 +236,79 @@ class View:
             "knowledge": self.knowledge,
             "model_bytes": self.model_bytes,
             "members": [asdict(member) for member in self.members],
-            "links": {name: asdict(link) for name, link in self.links.items()},
-            "routes": [[source, target, list(route)] for (source, target), route in self.routes.items()],
+            "links": links_to_json(self.links),
+            "routes": routes_to_json(self.routes),
             "edges": [{"from": u, "to": v, **asdict(edge)} for (u, v), edge in self.edges.items()],
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> View:
         """Return the view that `to_json` wrote. Raises ViewError if `value` is not a view."""
-        if isinstance(value, Mapping) and (version := value.get("version")) != VIEW_VERSION:
-            text = f"view version {version!r} cannot be read; this release reads version {VIEW_VERSION}"
-            raise ViewError(text, field="version", given=version)
         try:
-            form = msgspec.convert(value, _ViewForm)
-            edges = {(edge["from"], edge["to"]): msgspec.convert(edge, Edge) for edge in form.edges}
-        except (msgspec.ValidationError, KeyError) as error:
-            named = re.search(r"field `(\w+)`|`\$\.(\w+)", str(error))
-            field = named and (named[1] or named[2])
-            raise ViewError(f"the value is not a view: {error}", rule="not-a-view", field=field) from error
-        routes = {(source, target): route for source, target, route in form.routes}
-        for field, each, kind in (
-            ("members", value["members"], Member),
-            ("links", value["links"].values(), PhysicalLink),
-        ):
-            _refuse_unknown(field, each, kind)
-        _refuse_unknown("edges", form.edges, Edge, "from", "to")
-        knowledge = cast(Knowledge, form.knowledge)
-        return cls(form.members, form.links, routes, edges, form.model_bytes, form.at_s, knowledge)
+            if value["version"] != VIEW_VERSION:
+                raise ViewError(
+                    f"view version {value['version']!r} cannot be read; this release reads version {VIEW_VERSION}",
+                    field="version",
+                    given=value["version"],
+                )
+            return cls(
+                members=members_from_json(value["members"]),
+                links=links_from_json(value["links"]),
+                routes=routes_from_json(value["routes"]),
+                edges=dict(_edge_from_json(edge) for edge in value["edges"]),
+                model_bytes=int(value["model_bytes"]),
+                at_s=float(value["at_s"]),
+                knowledge=cast(Knowledge, value["knowledge"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ViewError(
+                f"not a view, which has every key that `to_json` writes: {error!r}", rule="not-a-view"
+            ) from error
 
 
-def _refuse_unknown(field: str, each: Iterable[Mapping[str, Any]], kind: type, *beside: str) -> None:
-    """Raise ViewError if one of these values has a field that is neither the kind's nor among those beside."""
-    known = [*beside, *(its.name for its in fields(kind))]
-    if unknown := sorted({name for one in each for name in one}.difference(known)):
-        text = f"{field}: unknown {', '.join(unknown)}; each may have {', '.join(known)}"
-        raise ViewError(text, rule="not-a-view", field=field)
+@contextmanager
+def _reading(field: str, form: str) -> Iterator[None]:
+    """Raise ViewError, with the form that was expected, in place of the errors of values of another form."""
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ViewError(f"{field}: each must have {form}: {error}", field=field) from error
 
 
-class _ViewForm(msgspec.Struct):
-    """A view as `to_json` writes it."""
+def links_to_json(links: Mapping[str, PhysicalLink]) -> dict[str, Any]:
+    """Return links as JSON: {name: {rate_bps, delay_s, up}}."""
+    return {name: asdict(link) for name, link in links.items()}
 
-    members: tuple[Member, ...]
-    links: dict[str, PhysicalLink]
-    #: The sender, the receiver, and the links that packets cross: JSON has no pairs as keys.
-    routes: list[tuple[str, str, tuple[str, ...]]]
-    edges: list[dict[str, Any]]
-    model_bytes: int
-    at_s: float
-    knowledge: str
+
+def links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
+    """Return the links that `links_to_json` wrote. Raises ViewError if a link has other fields or types."""
+    with _reading("links", "rate_bps, delay_s and up"):
+        links = {name: PhysicalLink(**link) for name, link in value.items()}
+    for name, link in links.items():
+        numbers = all(isinstance(its, float | int) for its in (link.rate_bps, link.delay_s))
+        if not numbers or not isinstance(link.up, bool):
+            raise ViewError(
+                f"link {name}: rate_bps and delay_s must be numbers, up must be true or false", field="links", link=name
+            )
+    return links
+
+
+def members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
+    """Return the members of a list of their fields. Raises ViewError if a member has other fields."""
+    with _reading("members", "name, site, speed, uplink and downlink"):
+        return tuple(Member(**member) for member in value)
+
+
+def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:
+    """Return the links that each pair's packets cross as [[from, to, [link, ...]], ...]: JSON has no pairs as keys."""
+    return [[source, target, list(route)] for (source, target), route in routes.items()]
+
+
+def routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
+    """Return the links that each pair's packets cross, from `routes_to_json`. ViewError if `value` has another form."""
+    with _reading("routes", "the form [sender, receiver, [link, ...]]"):
+        return {(source, target): tuple(map(str, route)) for source, target, route in value}
+
+
+def _edge_from_json(value: Mapping[str, Any]) -> tuple[Pair, Edge]:
+    return (value["from"], value["to"]), Edge(value["rate_bps"], value["rtt_s"], value["age_s"], value["source"])

@@ -8,8 +8,8 @@ Loss: 2.3   train loss 2.45      words, then `:`, `=` or a space, then a number 
 | loss 3.21 | wps 1,234 |        a row of cells                                   any, if one has a metric's word
 
 A unit after a number is not part of the value: `loss: 2.3 nats`, `speed=12.5it/s`, `acc=91.2%`. The prefixes `k` and
-`M` multiply the value: `speed=1.2k`, `throughput: 3 Mtok/s`. Where such a letter stands alone after a space, it may be
-a unit, and the number is not read: `temp=300 K`. Nor are sizes and rates in bytes or bits with a prefix: the prefix
+`M` multiply the value: `speed=1.2k`, `throughput: 3 Mtok/s`. A `K` that stands alone after a space may
+be kelvin, so the number is not read: `temp=300 K`. Nor are sizes and rates in bytes or bits with a prefix: the prefix
 changes with the value, and may count 1024. A list of equal numbers is read as one number, as DeepSpeed's
 `lr=[0.001, 0.001]`.
 """
@@ -42,8 +42,8 @@ _COUNTED = (
 _PLAIN = rf"(?:{_COUNTED}|nats?|bits?|dB|s|secs?|seconds?)"
 #: The end of a unit. `k=3` after a number is the next figure.
 _UNIT_END = r"(?![\w/-]|\s*[:=])"
-#: A letter that stands alone after a number: a prefix, or a unit such as kelvin.
-_LETTER = rf" [kKM](?! ?{_COUNTED}{_UNIT_END}){_UNIT_END}"
+#: A K that stands alone after a number: a prefix, or kelvin.
+_LETTER = rf" K(?! ?{_COUNTED}{_UNIT_END}){_UNIT_END}"
 #: A prefix for thousands or millions, at the number or of what is counted.
 _PREFIX = rf"(?!{_LETTER}) ?([kKM])(?: ?{_COUNTED}|/s(?:ec(?:ond)?)?)?{_UNIT_END}"
 #: Units that programs scale to the size of the number: one line has 950 MB, and the next 1.2 GB.

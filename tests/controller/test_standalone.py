@@ -199,6 +199,8 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         (2, "--listen 203.0.113.7:0", "203.0.113.7:0: Cannot assign requested address"),
         (2, "--listen nowhere.invalid:0", "nowhere.invalid:0: "),
         (2, "--listen 127.0.0.1:70000", "65535"),
+        (2, "--listening 0", "--listening 0: not a socket"),
+        (2, "--listening 999", "--listening 999: not a socket"),
         (2, "--http TAKEN", "--http TAKEN"),
         (2, "--http 70000", "65535"),
         (2, "--secrets FILE", "FILE: a file or folder of that name is there already"),

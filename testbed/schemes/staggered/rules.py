@@ -23,14 +23,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from testbed.schemes.hybrid import accumulated
 from testbed.sync.codecs import PLAIN, Codec, by_name
 from testbed.sync.strategies.periodic import Average, Nesterov, Outer
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
