@@ -206,7 +206,9 @@ def _depth(parents: Mapping[str, str]) -> int:
     """Return the hops of the longest path to the root."""
     from networkx import DiGraph, dag_longest_path_length
 
-    return int(dag_longest_path_length(DiGraph(parents.items())))
+    graph = DiGraph()
+    graph.add_edges_from(parents.items())  # given to DiGraph, they make networkx import pandas
+    return int(dag_longest_path_length(graph))
 
 
 def _hosts(hosts: Mapping[str, Mapping[str, Any]]) -> Table:

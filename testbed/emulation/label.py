@@ -216,7 +216,7 @@ def _domain_names(members: Mapping[int, Sequence[int]]) -> dict[int, str]:
             with suppress(OSError), Path(f"/proc/{pid}/ns/uts").open("rb") as file:
                 if os.fstat(file.fileno()).st_ino == inode:
                     call("setns", file.fileno(), CLONE_NEWUTS)
-                    names[inode] = Path("/proc/sys/kernel/domainname").read_text().strip()
+                    names[inode] = Path("/proc/sys/kernel/domainname").read_text(errors="replace").strip()
                     break
     return names
 

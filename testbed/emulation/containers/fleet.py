@@ -8,13 +8,14 @@ everything else it takes (see `limits`). All images are treated alike.
 
 from __future__ import annotations
 
+import json
 import signal
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +24,6 @@ import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
-from pydantic import TypeAdapter
 
 from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.containers import engine
@@ -164,12 +164,15 @@ class ProgramContainers:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the options of containers in a text that `to_json` made."""
-        return TypeAdapter(cls).validate_json(text)
+        value = json.loads(text)
+        files = Path(value["files"]) if value["files"] is not None else None
+        return cls(files, value["image"], ScratchSpace(**value["scratch"]), value.get("renew", False))
 
     def to_json(self) -> str:
         """Return these options of containers as JSON, to pass them to another process."""
-        absolute = replace(self, files=self.files and self.files.resolve())
-        return TypeAdapter(type(self)).dump_json(absolute).decode()
+        files = str(self.files.resolve()) if self.files is not None else None
+        scratch = {**asdict(self.scratch), "volumes": list(self.scratch.volumes)}
+        return json.dumps({"files": files, "image": self.image, "scratch": scratch, "renew": self.renew})
 
     def check(self) -> None:
         """Raise SpecError if the containers' user may not read the files."""

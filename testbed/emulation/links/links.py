@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from testbed.link import Delivery, LinkState
 from testbed.spec.event import LinkChange
@@ -22,7 +22,6 @@ from testbed.trace.trace import Row
 
 if TYPE_CHECKING:
     from testbed.emulation.shaping.base import Shaper
-from typing import Any
 
 #: Called for each state that is put in force: (seconds on the monotonic clock, link, state).
 Observer = Callable[[float, str, LinkState], None]

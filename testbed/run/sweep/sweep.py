@@ -169,7 +169,8 @@ class SweepRecord:
                 try:
                     fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if not os.access(self._rows if self._rows.exists() else self.folder, os.W_OK):
-                        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+                        read_only = os.statvfs(self.folder).f_flag & os.ST_RDONLY
+                        raise OSError(number := errno.EROFS if read_only else errno.EACCES, os.strerror(number))
                 except BaseException:
                     os.close(self._lock)
                     raise
