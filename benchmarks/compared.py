@@ -11,8 +11,7 @@ A row is a property, a column a tool. The figures are those of other benchmarks:
 
 Mininet's TCLink needs netem. Where this kernel lacks netem, Mininet's links and a second look at the testbed's are
 measured in the guest kernel. hivemind and torchft need the script changed, and an interpreter that has them, which
-`--python` names. Mahimahi's shells and Kollaps are in no registry that pip or Debian's apt know: † marks what their
-manuals say. `--quick` takes some 12 minutes, alone on the machine.
+`--python` names. A tool that can't be run here has no column. Run it alone on the machine.
 """
 
 from __future__ import annotations
@@ -32,11 +31,9 @@ from benchmarks.support.program import run_program
 from benchmarks.support.systems.cells import missing
 from benchmarks.support.table import Table, progress, show
 
-OURS, MININET, MAHIMAHI, KOLLAPS, HIVEMIND, TORCHFT = TOOLS = (
-    *("testbed", "Mininet", "Mahimahi", "Kollaps", "hivemind", "torchft"),
-)
-#: Cells without a figure: what a tool is not made for, what it lacks, and what can't be measured here.
-OTHER_TASK, LACKS, UNMEASURED = "–", "no", "not measured"
+OURS, MININET, HIVEMIND, TORCHFT = TOOLS = "testbed", "Mininet", "hivemind", "torchft"
+#: The cell of what a tool is not made for.
+OTHER_TASK = "–"
 
 #: Traces of a network of the size of `netstorm9`: links, and seconds between two rows.
 CLOCK = (26, 0.1)
@@ -160,33 +157,23 @@ def _trained(python: str, limit_s: float) -> tuple[dict[str, dict[str, Any]], di
 def table(found: Found) -> Table:
     """Return the table of the README."""
     ours, mininet = (found.links[subject.name].texts() for subject in (TestbedLink, MininetLink))
-    unmeasured = {MAHIMAHI: UNMEASURED, KOLLAPS: UNMEASURED}
     rows: dict[str, Mapping[str, str]] = {
-        "rate of a link, worst error": {**unmeasured, OURS: ours[0], MININET: mininet[0]},
-        "round trip, worst error": {**unmeasured, OURS: ours[1], MININET: mininet[1]},
-        "a busy link changed 20 times: most in 100 ms": {
-            **{OURS: ours[2], MININET: mininet[2], MAHIMAHI: "by a new shell †", KOLLAPS: "by events †"},
-        },
+        "rate of a link, worst error": {OURS: ours[0], MININET: mininet[0]},
+        "round trip, worst error": {OURS: ours[1], MININET: mininet[1]},
+        "a busy link changed 20 times: most in 100 ms": {OURS: ours[2], MININET: mininet[2]},
         "replay of traces": {
             OURS: f"rows {found.late_ms:.1f} ms late (p99), packet deliveries {found.delivery_error:.1%} off",
-            **{MININET: LACKS, MAHIMAHI: "packet deliveries †", KOLLAPS: "as events †"},
         },
         f"a DDP script on {NETWORK}, s to the loss {systems.LOSS:g}": {
             OURS: f"unchanged: {_seconds(found, SCHEME)}, over gloo {_seconds(found, PLAIN)}",
             **{peer: f"changed: {_seconds(found, peer)}" for peer in (HIVEMIND, TORCHFT)},
         },
-        "another plan after a link's drop": {
-            OURS: _replanned(found.run),
-            **{HIVEMIND: "shares by declared rates †", TORCHFT: LACKS},
-        },
-        "a verdict on the run": {
-            OURS: found.run["verdict"],
-            **dict.fromkeys((MININET, MAHIMAHI, KOLLAPS), LACKS),
-        },
+        "another plan after a link's drop": {OURS: _replanned(found.run)},
+        "a verdict on the run": {OURS: found.run["verdict"]},
     }
     guest = found.guest and f"the testbed in the guest kernel, beside Mininet: {'; '.join(found.guest.texts())}"
     notes = [
-        f"{OTHER_TASK}: not the tool's task; †: as its manual says, not measured here",
+        f"{OTHER_TASK}: not measured, since the tool is made for another task",
         *([guest] if guest else []),
         *(f"{name} is left out: {reason}" for name, reason in found.missing.items()),
         *(f"the quickstart is suspect: {reason}" for reason in found.run["reasons"]),
