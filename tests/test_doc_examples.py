@@ -22,7 +22,7 @@ from typer.main import get_command
 from testbed.cli import app
 from testbed.planning import policy_names
 from testbed.schemes import SCHEMES
-from testbed.spec.experiment import ExperimentFile
+from testbed.spec.experiment import Experiment, ExperimentFile
 from testbed.spec.model import validate
 from testbed.spec.topology import TopologyFile
 from tests.ports import free_port
@@ -119,6 +119,22 @@ def test_sections_of_files_are_read_as_files_are(page: str, value: dict[str, Any
         if "command" not in train:
             train = {"model": "cnn", "rounds": 4, **optimizer, **train}  # a page shows what it is about
         validate(ExperimentFile, {"name": "example", "topology": "x.yaml", **value, "train": train}, Path(page))
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    "value",
+    [value for _, value in sections() if {"name", "topology"} <= value.keys()],
+    ids=lambda value: value["name"],
+)
+def test_whole_experiments_fit_the_topologies_that_they_name(value: dict[str, Any], tmp_path: Path) -> None:
+    """Links, sites and workers of the events are the topology's."""
+    (tmp_path / "experiments").mkdir()
+    for folder in ("topologies", "traces", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    file = tmp_path / "experiments" / "example.yaml"
+    file.write_text(yaml.safe_dump(value))
+    assert Experiment.load(file).name == value["name"]
 
 
 @pytest.mark.local
