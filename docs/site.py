@@ -23,7 +23,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 
 #: A link from a page to what is beside the documentation: `[examples/run.ipynb](../examples/run.ipynb)`.
-OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)\)")
+OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)(?:#[^)]*)?\)")
 
 API = """\
 Each request with its body and its answer. [Over HTTP](../python.md#over-http) explains how to use them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,18 @@ def test_each_link_leads_to_a_file_and_a_heading_in_it(page: Path) -> None:
 def test_the_site_has_every_page() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     assert {*listed(nav)} - GENERATED == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+def test_pages_of_the_site_link_to_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link to a file of the checkout, or to a heading in it, becomes the file's name."""
+    spec = spec_from_file_location("site_of_docs", ROOT / "docs" / "site.py")
+    assert spec and spec.loader
+    site = module_from_spec(spec)
+    spec.loader.exec_module(site)
+    monkeypatch.setattr(site, "reference", dict)
+    site.write(tmp_path / "site")
+    for page in (tmp_path / "site").glob("*.md"):
+        assert not [link for link in LINK.findall(CODE.sub("", page.read_text())) if link.startswith("../")], page
 
 
 def listed(value: Any) -> list[str]:
