@@ -230,7 +230,10 @@ class ServedMember(TrainingMember):
         return ()
 
     def promise(self, ahead: int) -> int:
-        """Promise to enter at most `ahead` - 1 more iterations until `commit` or `abort`; return the next one."""
+        """Promise to enter no iteration from the returned one on until `commit` or `abort`.
+
+        It is `ahead` iterations after the newest one that this member has entered.
+        """
         self._end = self._entered + ahead
         return self._entered + ahead
 
