@@ -81,7 +81,7 @@ def badge(record: RunRecord) -> Badge:
 
 
 def ended_early(record: RunRecord) -> tuple[str, ...]:
-    """Return why a run did not finish, or else the stage at which it was cut off."""
+    """Return sentences on why a run has not finished: its reasons, or that it is still on, or when it was cut off."""
     return tuple(record.summary.get("reasons", ())) or tuple(_signs(record))
 
 

@@ -331,7 +331,9 @@ def _whole(file: Path) -> dict[str, Any] | None:
 
 
 def fork(call: Callable[[], T]) -> Callable[[], T]:
-    """Run `call` in a fork of this process, which may have no other thread yet.
+    """Start `call` in a fork of this process and return a function that waits for its result.
+
+    This process may have no other thread yet.
 
     Returns:
         A function that waits for the result, which has to be picklable. It raises what the call raised, and EOFError if

@@ -331,7 +331,10 @@ class RateHistory:
             self._samples = deque(merged, maxlen=KEPT_SAMPLES)
 
     def between(self, began_s: float, ended_s: float) -> PastRate | None:
-        """Return the rate between two moments (Unix time); None before anything filled the link."""
+        """Return the median rate between two moments (Unix time) with its range; None if nothing ever filled the link.
+
+        Where fewer than LEAST samples are inside, the nearest ones on both sides count too.
+        """
         before = [sample for sample in self._samples if sample.ended_s <= began_s][-LEAST:]
         inside = [sample for sample in self._samples if sample.ended_s > began_s and sample.began_s < ended_s]
         after = [sample for sample in self._samples if sample.began_s >= ended_s][:LEAST]

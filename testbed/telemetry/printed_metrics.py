@@ -190,7 +190,10 @@ _Written = tuple[str, str, str | None]
 
 
 def _values(found: Iterable[_Written]) -> dict[str, float]:
-    """Return the values by name, without those whose prefix may be 1024 or a unit."""
+    """Return the values by name, with prefixes applied: 2k is 2000.
+
+    A value of memory, a size or a temperature is left out if it has a prefix, which may be 1024 or a unit.
+    """
     return {
         name: _number(number) * PREFIXES[prefix]
         for name, number, prefix in found

@@ -114,7 +114,7 @@ class PacedSteps:
         return change
 
     def _is_due(self, step: int) -> bool:
-        """Return whether to evaluate before a step, counted over all iterations."""
+        """Return whether to evaluate before a step, counted over all iterations; if so, count it as done."""
         entered, taken = divmod(step, self._place.steps)
         if taken or self._place.evaluates is None:
             return False
