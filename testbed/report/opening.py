@@ -254,7 +254,7 @@ def _outcomes(records: Sequence[RunRecord], labels: Sequence[str]) -> Iterator[s
 
 
 def median_round_s(record: RunRecord) -> float | None:
-    """Return the median round in seconds, by the summary."""
+    """Return the median duration of a round in seconds, by the summary; None where it has none."""
     found = (record.section("sync").get("seconds_per_round") or {}).get("p50")
     return None if found is None else float(found)
 

@@ -105,7 +105,7 @@ class Estimate:
         return float(0.5 ** (self.age_s / SILENCE_S))
 
     def doubt(self) -> tuple[float, float]:
-        """Return by how much the rate may be below and above the estimate now: standard deviations of its logarithm."""
+        """Return the doubt of the estimate below and above it now: two standard deviations of the rate's logarithm."""
         drift = DRIFT * self.age_s**0.5
         below, above = log(self.rate_bps / self.low_bps) / TWO_SIDED, log(self.high_bps / self.rate_bps) / TWO_SIDED
         return min(below + drift, UNKNOWN_DOUBT), min(above + drift, UNKNOWN_DOUBT)
