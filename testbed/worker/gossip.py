@@ -89,7 +89,7 @@ class PacedSteps:
         model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
 
     def __call__(self, parameters: Tensor, iteration: int) -> Tensor:
-        """Step by the next batch's gradient, and return the change of the parameters.
+        """Step by the next batch's gradient, paced to the declared time, and return the change of the parameters.
 
         Args:
             parameters: The parameters to step from, as a flat tensor on the host. The change has the same form.
