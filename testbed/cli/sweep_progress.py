@@ -62,7 +62,7 @@ class SweepProgress:
         self._show()
 
     def lost(self, reason: str, run: PlannedRun | None) -> None:
-        """Print which host was lost, and what becomes of its run."""
+        """Print which host was lost, and that its run, if it had one, is made again."""
         outcome = "it had no run"
         if run is not None:
             self._running.remove(run)

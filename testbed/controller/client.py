@@ -107,7 +107,7 @@ class ControllerClient:
         self._ask(AddMember(links=dict(links), routes=_listed(routes), newcomer=newcomer, members=tuple(members)))
 
     def do(self, request: Request) -> None:
-        """Carry out a user's request."""
+        """Give the controller a user's request to carry out, and wait until it has accepted it."""
         self._ask(request)
 
     def _ask(self, request: Request) -> Any:

@@ -185,7 +185,10 @@ def _kind(label: str) -> str:
 
 
 def _marked(marks: Sequence[str], wanted: str | None, label: str | None) -> str | None:
-    """Return the label value of a process with these marks: `wanted`, a known network, or UNKNOWN for another value."""
+    """Return the value whose hash is among a process's marks; None if no mark is of this label.
+
+    Hashes can be compared only with known values: `wanted`, and the networks' names. Any other value is UNKNOWN.
+    """
     name = label or ENVIRONMENT
     if not any(mark.startswith(_kind(name)) for mark in marks):
         return None
@@ -239,7 +242,10 @@ def _carried(pid: int, label: str | None) -> str | None:
 
 
 def kill_processes(wanted: str | None = None, label: str | None = None) -> list[int]:
-    """Kill every process that carries the label, until none is left, and return the ids of those that were killed."""
+    """Kill the processes whose label has the value `wanted` (None: any) until none is left; return their ids.
+
+    Gives up after KILL_DEADLINE_S.
+    """
     ended: set[int] = set()
     deadline = time.monotonic() + KILL_DEADLINE_S
     while time.monotonic() < deadline:

@@ -117,7 +117,7 @@ def _opened(container: ProcessIdentity, place: str) -> int | None:
 
 
 def _take(root: int, target: Path, kept: CopiedFiles) -> None:
-    """Copy the plain files below an open folder, at most as many bytes as its file system has room for."""
+    """Copy the plain files below the open folder `root`, at most as many bytes as its file system is large."""
     file_system = os.fstatvfs(root)
     room = file_system.f_blocks * file_system.f_frsize
     for folder, folders, files, descriptor in os.fwalk(".", dir_fd=root):

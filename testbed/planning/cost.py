@@ -125,7 +125,10 @@ class CostModel:
         )
 
     def _fills(self, parents: Mapping[str, str], chunk: float, towards_root: bool) -> list[_Fill]:
-        """Return the paths to (from) the root that may fill last: no other is longer with as fast a slowest edge."""
+        """Return the paths to (from) the root that may fill last.
+
+        No other path takes longer and has as fast a slowest edge.
+        """
         ways: dict[str, _Fill] = {}
         for member in parents:
             unknown = []

@@ -123,7 +123,7 @@ class Found(NamedTuple):
 
 
 def opened(trip_s: float) -> Connections:
-    """Return one row: a new connection that has sent nothing, with a round trip of `trip_s` seconds."""
+    """Return the state of one new connection, which has sent nothing; its round trip takes `trip_s` seconds."""
     row = np.zeros(1, CONNECTION)
     row["trip_s"], row["estimate"] = trip_s, INITIAL_BYTES / trip_s
     row["startup"], row["ends_s"] = STARTUP_TRIPS, inf
@@ -191,7 +191,7 @@ def max_min(drawn: Mapping[Flow, Sequence[Capacity]], capacity: Mapping[Capacity
 
 
 def starts(lists: Iterable[Sequence[object]]) -> Ints:
-    """Return where each list begins in their concatenation, and where the last one ends."""
+    """Return the index at which each list begins in the concatenation of all, and the length of that."""
     return np.concatenate([[0], np.cumsum([len(each) for each in lists])]).astype(np.int64)
 
 

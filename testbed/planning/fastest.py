@@ -73,7 +73,9 @@ def _parents(edges: nx.DiGraph, root: str) -> dict[str, str]:
 
 
 def auxiliary_routes(edges: nx.DiGraph, trees: Iterable[Tree]) -> tuple[Route, ...]:
-    """Return disjoint routes over `edges` beside each edge that `trees` use, cheapest first, at most MOST_ROUTES each.
+    """Return at most MOST_ROUTES routes over `edges` beside each edge that `trees` use, cheapest first.
+
+    The routes beside one edge share no inner node.
 
     NetStorm (arXiv 2404.11352) scans paths by rising cost and accepts those whose inner nodes are disjoint from the
     inner nodes accepted before. The next path that such a scan accepts is the cheapest one that avoids those nodes, so

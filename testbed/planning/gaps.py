@@ -19,7 +19,9 @@ def gap_bounds(
     staleness: int = 0,
     notify_ack: bool = False,
 ) -> Mapping[Pair, float]:
-    """Return the bound on Iter(i) - Iter(j) for each pair (i, j), by Hop's table of gaps (arXiv 1902.01064).
+    """Return by how many iterations i can be ahead of j at most, for each pair (i, j): Hop's table of gaps.
+
+    The table is in arXiv 1902.01064.
 
     Two things hold i back: the updates that i waits for, over the path j -> i, and the permits that i needs, over the
     path i -> j. Each hop adds to the bound of its path; the bound is the smaller one, infinite if there is neither.

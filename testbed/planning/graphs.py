@@ -27,7 +27,7 @@ class GraphError(DetailedError, ValueError):
 
 @dataclass(frozen=True)
 class Graph:
-    """A communication graph.
+    """A directed communication graph: which member sends its updates to which.
 
     Raises GraphError if a name is unknown or given twice, an edge is a loop, or a member cannot reach another: its
     updates would never come to all.

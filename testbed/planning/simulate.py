@@ -105,7 +105,7 @@ def in_chunks(plan: Plan, model_bytes: int, most: float) -> Plan:
 
 
 def affordable(view: View) -> bool:
-    """Return whether trials of plans for this network take little enough time (up to 16 members)."""
+    """Return whether the network is small enough for trials of plans: 16 members at most."""
     return 2 * (len(view.members) - 1) * TRIAL_CHUNKS <= TRIAL_HOPS
 
 

@@ -181,7 +181,7 @@ class TreeChoice:
         return sorted(limits, reverse=True)
 
     def _solutions(self, depth: float) -> Iterator[tuple[float, float, Floats]]:
-        """Yield (drain seconds, fill seconds, rates) of pairs no deeper than `depth`: of all, then of ever fewer."""
+        """Yield (drain seconds, fill seconds, rates) of all pairs that fill within `depth` seconds, then of fewer."""
         kept = np.array([i for i, pair in enumerate(self._pool) if pair.fill_s <= depth])
         for count in (len(kept), *(count for count in COUNTS if count < len(kept))):
             if count > len(kept):

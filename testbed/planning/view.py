@@ -268,7 +268,7 @@ class View:
 
 @contextmanager
 def _reading(field: str, form: str) -> Iterator[None]:
-    """Raise ViewError, with the form that was expected, in place of the errors of values of another form."""
+    """Turn an error of a malformed value inside the context into a ViewError that names the expected form."""
     try:
         yield
     except (TypeError, AttributeError, ValueError) as error:

@@ -81,7 +81,7 @@ def badge(record: RunRecord) -> Badge:
 
 
 def ended_early(record: RunRecord) -> tuple[str, ...]:
-    """Return why a run did not finish, or else the stage at which it was cut off."""
+    """Return sentences on why a run has not finished: its reasons, or that it is still on, or when it was cut off."""
     return tuple(record.summary.get("reasons", ())) or tuple(_signs(record))
 
 
@@ -254,7 +254,7 @@ def _outcomes(records: Sequence[RunRecord], labels: Sequence[str]) -> Iterator[s
 
 
 def median_round_s(record: RunRecord) -> float | None:
-    """Return the median round in seconds, by the summary."""
+    """Return the median duration of a round in seconds, by the summary; None where it has none."""
     found = (record.section("sync").get("seconds_per_round") or {}).get("p50")
     return None if found is None else float(found)
 

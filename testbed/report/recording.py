@@ -300,7 +300,7 @@ def _thinned(records: Sequence[T]) -> Sequence[T]:
 
 
 def _since(file: Path, began: float) -> list[dict[str, Any]]:
-    """Return a file's records without the field `estimates`, in seconds since training began; earlier ones at 0."""
+    """Return a file's records without the field `estimates`, and `at_s` in seconds since training began, at least 0."""
     found = []
     for line in _complete(file).splitlines():
         record = json.loads(line)
@@ -331,7 +331,9 @@ def _whole(file: Path) -> dict[str, Any] | None:
 
 
 def fork(call: Callable[[], T]) -> Callable[[], T]:
-    """Run `call` in a fork of this process, which may have no other thread yet.
+    """Start `call` in a fork of this process and return a function that waits for its result.
+
+    This process may have no other thread yet.
 
     Returns:
         A function that waits for the result, which has to be picklable. It raises what the call raised, and EOFError if

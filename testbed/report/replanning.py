@@ -237,7 +237,7 @@ def _times(one: LinkRecord, other: LinkRecord) -> float:
 
 
 def _in_time_until(history: _RoundHistory, at_s: float) -> float:
-    """Return the time until which a step at `at_s` is noticed in time.
+    """Return the latest time at which a notice of a step at `at_s` is in time.
 
     This is NOTICED_S later, or the end of the next NOTICED_ROUNDS rounds if that is later still, and half a second for
     the record.

@@ -153,7 +153,7 @@ class Options(Checked):
         return {}
 
     def check_graph(self, fewest: int) -> None:
-        """Raise Misfit where the options need more in-neighbours than the graph's `fewest` per member."""
+        """Raise Misfit if the options need more in-neighbours than `fewest`, the least that any member has."""
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         """Check that the options go with the policy, its options and the codec.

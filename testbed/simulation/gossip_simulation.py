@@ -234,8 +234,9 @@ class GossipMember:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}: steps")
         self._free_s = 0.0  # when the last step is done
 
-    def resume(self, answer: Step | None = None) -> None:
-        """Run the program until it waits; the first call begins it."""
+    def resume(self) -> None:
+        """Run the member's program to its next wait that is not over, or to its end; the first call begins it."""
+        answer: Step | None = None
         try:
             while True:
                 effect = self._program.send(answer)

@@ -260,7 +260,7 @@ class PlaceholderMembers(TrainingMembers):
         return {name: activities[kind] for name, kind in self._kinds.items()}
 
     def reduce(self, number: int, plan: Plan) -> Payload:
-        """Return the bytes of a round, scaled to the experiment's model; the input is its own mean."""
+        """Return the payload of a round, scaled to the experiment's model. The mean is the input as it is."""
         given = next(iter(self._threads.values())).input
         elements = max(round(given.values.numel() * self._larger), 1)
         return Payload(4 * elements) if given.residual is None else coded_payload(plan, number, elements)

@@ -434,7 +434,9 @@ def _link(source: str, target: str, properties: LinkProperties, folder: Path, re
 def _loaded(
     link: Link, entries: Mapping[int, TrafficEntry], recorded: Mapping[int, Trace], seed: int, most_rows: int
 ) -> Link:
-    """Return the link that background traffic leaves. Entries and recorded traffic go by their place in the file.
+    """Return a link with the rates that background traffic leaves free.
+
+    The keys of `entries` and `recorded` are the entries' places in the file.
 
     TraceError where an entry, which the error names, can't be on the link, or there would be too many rows.
     """

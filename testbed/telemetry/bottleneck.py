@@ -290,7 +290,7 @@ def _unbroken(trains: Sequence[Train], pause_s: float = PAUSE_S) -> Iterator[lis
 
 
 def _looked(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
-    """Return the trains by whose end TCP had probed for a higher rate, without a pause, and had not found one."""
+    """Return the trains before whose end TCP had looked for a higher rate, without a pause, and had found none."""
     found: set[Train] = set()
     for run in _unbroken(trains):
         first = 0

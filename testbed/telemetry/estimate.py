@@ -105,7 +105,7 @@ class Estimate:
         return float(0.5 ** (self.age_s / SILENCE_S))
 
     def doubt(self) -> tuple[float, float]:
-        """Return by how much the rate may be below and above the estimate now: standard deviations of its logarithm."""
+        """Return the doubt of the estimate below and above it now: two standard deviations of the rate's logarithm."""
         drift = DRIFT * self.age_s**0.5
         below, above = log(self.rate_bps / self.low_bps) / TWO_SIDED, log(self.high_bps / self.rate_bps) / TWO_SIDED
         return min(below + drift, UNKNOWN_DOUBT), min(above + drift, UNKNOWN_DOUBT)
@@ -331,7 +331,10 @@ class RateHistory:
             self._samples = deque(merged, maxlen=KEPT_SAMPLES)
 
     def between(self, began_s: float, ended_s: float) -> PastRate | None:
-        """Return the rate between two moments (Unix time); None before anything filled the link."""
+        """Return the median rate between two moments (Unix time) with its range; None if nothing ever filled the link.
+
+        Where fewer than LEAST samples are inside, the nearest ones on both sides count too.
+        """
         before = [sample for sample in self._samples if sample.ended_s <= began_s][-LEAST:]
         inside = [sample for sample in self._samples if sample.ended_s > began_s and sample.began_s < ended_s]
         after = [sample for sample in self._samples if sample.began_s >= ended_s][:LEAST]

@@ -190,7 +190,10 @@ _Written = tuple[str, str, str | None]
 
 
 def _values(found: Iterable[_Written]) -> dict[str, float]:
-    """Return the values by name, without those whose prefix may be 1024 or a unit."""
+    """Return the values by name, with prefixes applied: 2k is 2000.
+
+    A value of memory, a size or a temperature is left out if it has a prefix, which may be 1024 or a unit.
+    """
     return {
         name: _number(number) * PREFIXES[prefix]
         for name, number, prefix in found
@@ -213,7 +216,7 @@ def _of_words(line: str) -> dict[str, float]:
 
 
 def _of_dictionary(line: str) -> dict[str, float]:
-    """Read a dictionary anywhere in a line; of nested ones none, since their names could collide."""
+    """Read a dictionary anywhere in a line; empty for a line with nested ones, whose names could collide."""
     return _values((match[2], match[4], match[5]) for match in QUOTED.finditer(line)) if line.count("{") == 1 else {}
 
 

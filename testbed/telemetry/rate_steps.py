@@ -100,7 +100,7 @@ class _Rates:
 
 
 class RateSteps:
-    """Finds the steps of all links of a network, one sample of all links after the other."""
+    """Finds lasting changes of links' rates (steps) in samples of all links, which are added in order of time."""
 
     def __init__(self) -> None:
         self._links: dict[str, _Rates] = {}

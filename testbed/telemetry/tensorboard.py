@@ -131,7 +131,10 @@ def _of_event(record: bytes) -> Figures | None:
 
 
 def _of_value(record: bytes) -> dict[str, float] | None:
-    """Return {tag: value} of a summary's value: field 1 tag; 2 a float, or 8 a tensor with it in 5 or 4 (bytes)."""
+    """Return {tag: value} of a summary's value, or None if that is not one finite float.
+
+    Fields: 1 the tag; 2 a float, or 8 a tensor that has it in 5 or 4 (bytes).
+    """
     tag, number = None, None
     for field, kind, value in _fields(record):
         if (field, kind) == (1, _BYTES):

@@ -131,7 +131,7 @@ class Volume:
 def left_by(
     traffic: Sequence[tuple[Traffic, random.Random]], rate_bps: float, own: Trace | None, most_rows: int = MOST_ROWS
 ) -> Trace:
-    """Return the trace of what traffic leaves of a link.
+    """Return a link's trace with the rates that traffic leaves free.
 
     It is made of whole laps of the longest trace that loops, for LASTS_S at least, and then ends as the link's own
     trace does. Single opportunities to send become the rates that sum them up.
@@ -174,7 +174,7 @@ def _left(capacity_bps: float, taken_bps: float) -> float:
 
 
 def _length(own: Trace | None, volumes: Sequence[Trace]) -> tuple[float, End]:
-    """Return how long the rows of `left_by` last, and what follows them."""
+    """Return the seconds that the rows of `left_by` last, and the trace's end."""
     if own is not None and own.end == "stop":
         return own.duration_s - own.offset_s, "stop"
     traces = [own, *volumes] if own is not None else volumes

@@ -89,7 +89,7 @@ class PacedSteps:
         model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
 
     def __call__(self, parameters: Tensor, iteration: int) -> Tensor:
-        """Step by the next batch's gradient, and return the change of the parameters.
+        """Step by the next batch's gradient, paced to the declared time, and return the change of the parameters.
 
         Args:
             parameters: The parameters to step from, as a flat tensor on the host. The change has the same form.
@@ -114,7 +114,7 @@ class PacedSteps:
         return change
 
     def _is_due(self, step: int) -> bool:
-        """Return whether to evaluate before a step, counted over all iterations."""
+        """Return whether to evaluate before a step, counted over all iterations; if so, count it as done."""
         entered, taken = divmod(step, self._place.steps)
         if taken or self._place.evaluates is None:
             return False

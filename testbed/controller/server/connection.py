@@ -82,7 +82,8 @@ class Connection:
             self.cut(f"it does not read its messages: {waiting} bytes are unread, and the limit is {MOST_UNREAD_BYTES}")
 
     async def drain(self) -> None:
-        """Wait until the kernel has taken all sent messages."""
+        """Wait until the kernel has taken all sent messages; with TLS, all but 64 KiB at most."""
+        self._writer.transport.set_write_buffer_limits(high=0)  # by default asyncio waits for more than 64 KiB alone
         await self._writer.drain()
 
     def cut(self, why: str) -> None:

@@ -239,7 +239,7 @@ def is_expected() -> bool:
 
 
 def ensure_engine(progress: Callable[[str], None] = print) -> docker.DockerClient:
-    """Return a client of the engine that answers, or start one.
+    """Return a client of the engine; start one if none answers.
 
     Raises:
         EngineError: The started engine did not come up. The text has the end of its log.

@@ -129,7 +129,7 @@ _NEEDED = {
 
 
 def missing_limits(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return the limits that the engine ignores with a hidden warning, and why."""
+    """Return each limit that this engine would not enforce, with the reason and the remedy."""
     return {limit: why for limit, (field, why) in _NEEDED.items() if not info.get(field)}
 
 

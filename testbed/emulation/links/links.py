@@ -196,7 +196,7 @@ class Links:
             return dict(self._in_force)
 
     def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:
-        """Return the seconds by which each link's last rows were late."""
+        """Return the seconds by which each link's `last` newest rows were late."""
         with self._lock:
             return {name: list(late)[-last:] for name, late in self._late.items()}
 
@@ -221,7 +221,7 @@ class Links:
             self._apply([name])
 
     def _foresee(self, name: str, rows: Rows) -> list[tuple[float, LinkState]]:
-        """Queue rows, and return the states they result in, as a shaper takes them."""
+        """Queue trace rows, and return each one's moment and resulting state, as a shaper takes them."""
         coming = [_Coming(due_s, row, self._made(name, row, row is None)) for due_s, row in rows]
         self._coming.setdefault(name, deque()).extend(coming)
         return [(one.due_s, one.state) for one in coming]

@@ -203,12 +203,13 @@ class _Rate:
 
 @dataclass(frozen=True, slots=True)
 class FloodLook:
-    """A flooded link's counters at the moment `at`, give or take half of `took_s`; `dry_s` as in _Flood."""
+    """A flooded link's counters at the moment `at` (monotonic clock), give or take half of `took_s`."""
 
     at: float
     took_s: float
     bytes_arrived: int
     packets_sent: int = 0
+    #: The seconds since the flood began in which the link's queue, as it is modelled, was empty.
     dry_s: float = 0.0
 
 

@@ -108,7 +108,7 @@ class Wiring:
         self._finish: list[Callable[[], None]] = []
 
     def plug_in(self, wire: Veth, name: str, address: IPv4Interface, gateway: IPv4Interface, lan: Lan) -> None:
-        """Make a wire from a router to a worker the access link of this name."""
+        """Turn a wire from a router to a worker into the access link `name`."""
         router, host, interface = wire.intf1.node, wire.intf2.node, wire.intf2
         host.configure(HOST_SETTINGS)
         self._fit(wire.intf1, interface)
@@ -132,7 +132,7 @@ class Wiring:
     def join_routers(
         self, wire: Veth, addresses: Iterable[IPv4Interface], links: Iterable[tuple[str, LinkState]]
     ) -> None:
-        """Make a wire between two routers a physical pair of links, with the address and the outgoing link of each."""
+        """Turn a wire between two routers into a pair of links, given each router's address and outgoing link."""
         ends = (wire.intf1, wire.intf2)
         self._fit(*ends)
         for interface, address, (name, state) in zip(ends, addresses, links, strict=True):
@@ -150,7 +150,7 @@ class Wiring:
     def end_tunnel(
         self, end: Interface, addresses: tuple[IPv4Interface, IPv4Interface], name: str, state: LinkState
     ) -> None:
-        """Make a tunnel's end the begin of a link; `addresses` are its own and that of the other end."""
+        """Turn a tunnel's end into the begin of a link; `addresses` are its own and that of the other end."""
         own, far = addresses
         self._fit(end)
         end.setIP(str(own))

@@ -173,5 +173,5 @@ def refuse_attached(ports: Iterable[Port], attached: Container[str]) -> None:
 
 
 def passes(state: LinkState) -> bool:
-    """Return whether a link in this state passes any packet."""
+    """Return whether a link in this state is up with a rate above 0. Its loss does not count."""
     return state.up and state.rate_bps > 0

@@ -101,7 +101,7 @@ class _Tree:
     dropped_earlier: int = 0
 
     def enforce(self, now: float) -> None:
-        """Sum up the bytes that the rate has allowed until now."""
+        """Add the bytes that the rate has allowed since the last call."""
         rate = self.state.rate_bps if passes(self.state) else 0.0
         self.allowed_bytes += rate / 8 * (now - self.since)
         self.since = now

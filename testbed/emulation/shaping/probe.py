@@ -64,7 +64,7 @@ def _complaint(backend: type[Shaper]) -> str | None:
 
 
 def _make_site(scratch: Namespace) -> None:
-    """Create a small site: a router's way out (`lo`) and a worker's port on its bridge."""
+    """Create a small site in the namespace: a router's way out (`lo`) and a worker's port on its bridge."""
     with closing(Netlink(scratch.path)) as netlink, opened(scratch.holder) as there:
         netlink.apply(device.bridge("lan"), device.veth("w0", None, "eth0", None, there))
         netlink.apply(device.up(netlink.index("lo")), device.plugged(netlink.index("w0"), netlink.index("lan")))

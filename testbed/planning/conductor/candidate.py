@@ -93,7 +93,7 @@ class SchemeCatalog:
                     yield Candidate(name, steps, its.codec)
 
     def worths(self, optimizer: str) -> dict[str, Prior]:
-        """Return γ (see `progress`) of each scheme but flat all-reduce, for members that step by an optimizer."""
+        """Return each scheme's γ (see `progress`) under an optimizer of the members. Flat all-reduce has none."""
         return {
             name: its.normalized if its.normalized and optimizer in NORMALIZING else its.worth
             for name, its in self.traits.items()

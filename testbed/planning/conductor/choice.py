@@ -150,7 +150,7 @@ class _Judged:
     flat: bool
 
     def wasteful(self, allowed: float) -> bool:
-        """Return whether the candidate needs too many samples."""
+        """Return whether its final loss may exceed that of flat all-reduce by more than the part `allowed`."""
         return not self.flat and self.terms.above > allowed
 
     @property

@@ -255,7 +255,10 @@ def _noise(stretches: Sequence[TrainedStretch]) -> Floats:
 
 
 def _off_line(one: SeenLoss, middle: SeenLoss, other: SeenLoss) -> float:
-    """Return the distance of the middle loss from the line through its neighbours, scaled to losses of one member."""
+    """Return how far the middle loss is above the line (over steps) through its neighbours.
+
+    It is scaled by the losses' weights, so that it scatters like the loss of one member.
+    """
     part = (middle.step - one.step) / (other.step - one.step) if other.step > one.step else 0.5
     off = middle.value - one.value - (other.value - one.value) * part
     variance = 1 / middle.weight + (1 - part) ** 2 / one.weight + part**2 / other.weight

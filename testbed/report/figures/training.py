@@ -31,7 +31,7 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 
 def draw_training(record: RunRecord) -> Drawing | None:
-    """Draw the loss above the accuracy, as far as members reported them, or else the printed metrics."""
+    """Draw the metrics that programs printed, or else the reported loss above the accuracy; None without any."""
     if record.curves:
         return _draw_printed(record)
     curves = {

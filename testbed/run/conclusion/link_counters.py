@@ -23,7 +23,10 @@ SUPER_PACKET_BITS = 8 * 65_536
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """The byte counters of each link at one moment, since the link was made."""
+    """Three readings of each link's byte counters: the kernel's, between two of the shaper's.
+
+    All map a link to its bytes since it was made.
+    """
 
     #: The shaper's counters, read just before the kernel's.
     before: Mapping[str, int]

@@ -37,7 +37,7 @@ from testbed.spec.units import count
 
 
 class ProgramTraining(MeasuredTraining):
-    """A training by a command, until it has ended on all workers."""
+    """The training of a run whose workers execute a command, until it has ended on all of them."""
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ class PartSettings:
 
 @dataclass(frozen=True)
 class PartRequest:
-    """The network, and a host's part in it."""
+    """The request to a host to build its part of a network."""
 
     name: str
     topology: Topology

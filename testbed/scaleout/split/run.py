@@ -200,10 +200,10 @@ class SplitRun(Run):
             yield stack.enter_context(SplitHosts(started, addresses, token))
 
     def _fitting_plan(self) -> tuple[SplitPlan, str | None]:
-        """Return the plan with the least cut that keeps hosts within their budgets.
+        """Return the plan with the least cut that keeps hosts within their budgets, and None.
 
-        Where there is none, return the least cut of all, with what the budgets lack. Raises SpecError where a link is
-        too short for the hosts that it would be cut between.
+        Where there is none, return the plan with the least cut of all, and what the budgets lack. Raises SpecError
+        where a link is too short for the hosts that it would be cut between.
         """
         experiment, underlay = self.experiment, self._hosts.underlay()
         budgets: dict[str, Budget] = self._hosts.each("budget", lambda _: (experiment.spec.backend,))

@@ -96,7 +96,7 @@ class HopOptions(InGraph):
         }
 
     def check_graph(self, fewest: int) -> None:
-        """Raise Misfit where members do without more updates than some member has in-neighbours."""
+        """Raise Misfit if `backup` is above `fewest`, the least number of in-neighbours of any member."""
         if self.backup > fewest:
             rule = f"{self.backup}, where some member has {fewest} in-neighbours"
             raise Misfit("backup", rule, f"{fewest} at most")

@@ -116,7 +116,9 @@ class HopMember(TrainingMember):
         return ()
 
     def promise(self, ahead: int) -> int:
-        """Promise to enter at most `ahead` - 1 more iterations until `commit` or `abort`; return the next one.
+        """Promise to enter no iteration from the returned one on until `commit` or `abort`.
+
+        At most `ahead` - 1 more iterations come before it.
 
         A member that has not begun counts as being in its first iteration, in which its neighbours do not change.
 

@@ -128,7 +128,7 @@ class Attempt:
         return spans.count(self.final) == self.elements
 
     def absorb(self, finals: Iterable[MeanSlice]) -> None:
-        """Add the final slices of a group's round, numbered as in the tensor that the group reduced.
+        """Add the final slices of a group's round, whose elements are counted in the tensor that the group reduced.
 
         Elements that were final before are ignored.
         """

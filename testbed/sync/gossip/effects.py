@@ -133,7 +133,9 @@ class Participant(ABC):
         raise ValueError(f"{self.name} can't go on without {gone}: its protocol counts on everybody")
 
     def promise(self, ahead: int) -> int:
-        """Promise to enter at most `ahead` - 1 more iterations until `commit` or `abort`; return the one after these.
+        """Promise to enter no iteration from the returned one on until `commit` or `abort`.
+
+        At most `ahead` - 1 more iterations come before it.
 
         Raises:
             ValueError: The protocol can't change its graph, or not now.
@@ -230,7 +232,10 @@ class ServedMember(TrainingMember):
         return ()
 
     def promise(self, ahead: int) -> int:
-        """Promise to enter at most `ahead` - 1 more iterations until `commit` or `abort`; return the next one."""
+        """Promise to enter no iteration from the returned one on until `commit` or `abort`.
+
+        It is `ahead` iterations after the newest one that this member has entered.
+        """
         self._end = self._entered + ahead
         return self._entered + ahead
 

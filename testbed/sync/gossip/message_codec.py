@@ -134,7 +134,10 @@ class MessageCodec:
 
     def _model(self, packed: WireMessage) -> Tensor:
         if len(packed.body) != 4 * self._elements:
-            raise FrameError(f"a model of {len(packed.body)} bytes came, and this member's has {4 * self._elements}")
+            raise FrameError(
+                f"the peer's model has {len(packed.body)} bytes and this member's has {4 * self._elements}; give all "
+                "members the same model"
+            )
         return torch.frombuffer(packed.body, dtype=torch.float32)
 
     def _encoded(self, values: Tensor) -> Tensor:

@@ -114,7 +114,10 @@ def _trace(moments: dict[float, list[Record]], column: str) -> Trace:
 
 
 def _held(moments: dict[float, list[Record]], column: str, most: float) -> Iterator[float | None]:
-    """Yield the column's value (0 to `most`) at each moment; where it is missing, the last one before, or None."""
+    """Yield the column's mean at each moment; where no record has a value, the mean before it, or None.
+
+    TraceError for a value outside 0 to `most`.
+    """
     last: float | None = None
     for records in moments.values():
         values = [record.number(column, 0, most) for record in records if record.cells[column] not in MISSING]

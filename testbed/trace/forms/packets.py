@@ -99,7 +99,7 @@ def _classic_packet(file: BinaryIO, head: bytes, record: struct.Struct, ticks: i
         text = f"its time has {fraction} of {ticks} parts of a second, so the file's header is wrong; {AGAIN}"
         raise TraceError(text, rule="range", field="time")
     if kept > MOST_PACKET_BYTES:
-        raise TraceError(f"it has {kept} bytes, over {MOST_PACKET_BYTES}; {AGAIN}", rule="too-large", given=kept)
+        raise TraceError(f"its {kept} bytes are over {MOST_PACKET_BYTES}; {AGAIN}", rule="too-large", given=kept)
     data = file.read(kept)
     if len(data) < kept:
         raise TraceError(f"the file ends within it; {REPAIR}", rule="cut", field="packet")

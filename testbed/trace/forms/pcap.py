@@ -125,7 +125,7 @@ class FrameArrivals:
 
     @property
     def duration_s(self) -> float:
-        """The time of the last frame."""
+        """The time of the last frame, in seconds from the first."""
         return self.times_s[-1]
 
     def by(self, time_s: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,28 @@ def test_a_member_that_does_not_read_is_cut_by_name(tmp_path: Path, monkeypatch:
                 await asyncio.sleep(0)
             await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.failure.startswith(f"{BAD}: ")
+
+    asyncio.run(scene())
+
+
+def test_drain_waits_for_few_bytes_too() -> None:
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        _, member = await asyncio.open_connection(sock=theirs, limit=MAX_LINE_BYTES)
+        member.transport.pause_reading()
+        line = connection.Connection(reader, writer)
+        while not writer.transport.get_write_buffer_size():
+            line.send(Prepare({"filler": "x" * 2**12}))
+        drained = asyncio.create_task(line.drain())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not drained.done()
+        member.transport.resume_reading()
+        await asyncio.wait_for(drained, PATIENCE_S)
+        assert writer.transport.get_write_buffer_size() == 0
+        writer.close()
+        member.close()
 
     asyncio.run(scene())
 

@@ -182,7 +182,7 @@ class _GroupArrays:
         return seconds
 
     def candidates(self) -> Ints:
-        """Return rows of periods: for each bound, every group's shortest period that keeps it."""
+        """Return rows of periods: for each bound on the seconds of a step, every group's shortest period within it."""
         each = self._step_s(PERIODS[:, None], 0.0)  # (periods, groups), falling in each column
         bounds = each[each >= each[-1].max()]
         first = (each <= bounds[:, None, None]).argmax(axis=1)
