@@ -10,7 +10,7 @@ import pytest
 
 from testbed.controller import run_records
 from testbed.controller.client import ControllerError
-from testbed.controller.run_records import ReportLog, RunRecords
+from testbed.controller.run_records import ReportLog, RunRecords, spent_in
 from testbed.protocol import Arrived, Renew, Report, Train
 from testbed.simulation.event_queue import SimulatedClocks
 from testbed.telemetry.store import read_records
@@ -49,6 +49,11 @@ def test_each_round_is_requested_once(tmp_path: Path) -> None:
     controller.busy = False
     assert list(records.until(5)) == ["1", "2", "3", "4", "5"]
     assert controller.asked == [1, 4, 4]
+
+
+def test_a_pause_up_to_the_declared_time_counts_as_computing() -> None:
+    report = {"started_s": 10.0, "finished_s": 14.0, "compute_s": 0.5, "paced_s": 0.25, "waited": {"b": 1.0, "c": 3.0}}
+    assert spent_in(report) == {"compute_s": 0.75, "wait_s": 3.0, "send_s": 1.0}
 
 
 def test_only_the_newest_rounds_are_kept(tmp_path: Path) -> None:

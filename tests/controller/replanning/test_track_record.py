@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.controller.model.round_log import RoundLog
+from testbed.controller.replanning.decision import Decision
+from testbed.controller.replanning.plan_requests import PlanRequest
 from testbed.controller.replanning.track_record import COMPARED, KEPT_SWAPS, DeliveredSavings, Promise, TrackRecord
 from testbed.protocol import Report
 from tests.controller.runs import mesh, spec_of
@@ -27,6 +31,35 @@ def test_rounds_over_the_earlier_network_do_not_count(tmp_path: Path) -> None:
         assert track.performance(fleet.group.clocks.unix()).newest_s == (), "this round began on the earlier network"
         fleet.run(1)
         assert track.performance(fleet.group.clocks.unix()).newest_s
+
+
+@pytest.mark.parametrize(
+    ("reason", "current_s", "of_rounds", "delivered"),
+    [
+        ("period", 2.0, True, 0.5),  # the mean of nothing saved and of one swap that delivered everything
+        ("network", 2.0, True, 1.0),
+        ("period", None, True, 1.0),
+        ("period", 2.0, False, 1.0),
+    ],
+)
+def test_a_swap_for_shorter_rounds_alone_promises_a_saving(
+    tmp_path: Path, reason: Literal["period", "network"], current_s: float | None, of_rounds: bool, delivered: float
+) -> None:
+    view = mesh()
+    with simulated(spec_of(view, hold=True), tmp_path, view, seed=0) as fleet:
+        track = TrackRecord(fleet.group, fleet.maker)
+        fleet.run(COMPARED + 1)
+        last = fleet.group.plans.plan
+        decision = Decision(adopt=True, why="", current_s=current_s, proposed_s=1.0)
+        track.adopted(replace(last, epoch=last.epoch + 1), last, decision, PlanRequest(reason), of_rounds)
+        now = fleet.group.clocks.unix()
+        for number in range(fleet.round, fleet.round + COMPARED + 1):
+            for name in view.names:
+                timing = (now, now + 60.0, 0.1, 0.0, 0, 0, 0, 0)
+                fleet.group.rounds.add(Report(name, number, last.epoch + 1, *timing))
+            now += 60.0
+        track.round_over()
+        assert track.performance(now).delivered == delivered
 
 
 class SwappedRounds:
