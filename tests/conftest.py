@@ -27,7 +27,7 @@ gc.disable()
 # What lets a change through draws the same examples at every run, and few. `make verify` draws others, and more. No
 # example is held to a time: a busy host takes ten times as long as an idle one.
 settings.register_profile("gate", deadline=None, derandomize=True, database=None, max_examples=30)
-settings.register_profile("search", deadline=None, max_examples=200)
+settings.register_profile("search", deadline=None, max_examples=100)
 settings.load_profile("gate")
 
 #: What a test may need (pyproject.toml says what each mark means). A test bears exactly one of these.
