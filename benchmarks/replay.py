@@ -7,6 +7,9 @@ second, by the kernel's own time of arrival, are compared with those that the fi
 within 3 % on average, and a correlation of 0.99 or more. Without `--file` one is generated, with a wandering rate and
 outages, since Mahimahi's files may not be copied here.
 
+Then a small packet each 97 ms goes over the link alone. Its wait is compared with the wait until the file's next
+opportunity, and with its wait where the same file is replayed as rates, as the netem backend does it.
+
 Then rows are put in force by the real shaper on 26 links each 100 ms, on 500 each second and on one each 10 ms, on a
 quiet host and beside a process that keeps a processor busy. A row is a case. A tick's lateness lasts from its moment
 until it is in force; the claim is 5 ms at the 99th percentile.
@@ -20,12 +23,14 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count, product
 from pathlib import Path
-from socket import SOL_SOCKET, socket
+from socket import AF_INET, SOCK_DGRAM, SOL_SOCKET, socket
 from statistics import correlation, mean, median
 from threading import Event, Thread
+
+from numpy import percentile
 
 from benchmarks.support import flood
 from benchmarks.support.options import Options
@@ -34,6 +39,7 @@ from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.links.links import Links
 from testbed.emulation.links.replay import Replay
+from testbed.emulation.network.namespace import inside
 from testbed.emulation.shaping import Port, open_shaper
 from testbed.link import MTU_FRAME_BYTES, LinkState, Opportunities, Queue
 from testbed.spec.topology import Link
@@ -55,6 +61,9 @@ DELAY_S = 0.02
 #: An opportunity on the edge of a window belongs to the one that begins; its packet may come a grain early.
 EDGE_S = 0.0005
 SO_TIMESTAMPNS = 35
+
+#: A light load: a datagram of so many bytes each so many seconds, out of step with any row.
+LIGHT_BYTES, LIGHT_S = 64, 0.097
 
 #: Replay: (links, seconds between rows).
 CLOCKS = ((26, 0.1), (500, 1.0), (1, 0.01))
@@ -101,11 +110,70 @@ class Lateness:
     worst_ms: float
 
 
-def measure(file: Path | None = None, seconds: int = 60, backend: str = "auto") -> Delivered:
-    """Replay a delivery file, or a generated one, over one link between two hosts that is kept full."""
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The waits of packets that are alone on the link, in ms.
+
+    They are measured, computed from the file, and measured where the file is replayed as rates.
+    """
+
+    measured_ms: list[float]
+    file_ms: list[float]
+    rates_ms: list[float]
+
+
+def delivery_trace(file: Path | None, seconds: int) -> Trace:
+    """Return the trace of a packet-delivery file, or a generated one."""
     trace = read_trace(file).trace if file else generated(seconds).resampled().trace
     if trace.opportunities is None:
         raise ValueError(f"{file} is no packet-delivery file")
+    return trace
+
+
+def light_load(trace: Trace, seconds: int, backend: str = "auto") -> Waits:
+    """Replay a delivery trace packet by packet, then as rates, beneath packets that are alone on the link."""
+    assert trace.opportunities is not None
+    measured, by_file = _waits(trace, seconds, backend)
+    as_rates, _ = _waits(replace(trace, opportunities=None), seconds, backend, trace.opportunities)
+    return Waits(measured, by_file, as_rates)
+
+
+def _waits(
+    trace: Trace, seconds: int, backend: str, opportunities: Opportunities | None = None
+) -> tuple[list[float], list[float]]:
+    """Return the packets' waits in ms, and their waits until the next opportunity."""
+    opportunities = opportunities or trace.opportunities
+    assert opportunities is not None
+    moments, period = opportunities.moments_ms, opportunities.moments_ms[-1]
+    link = Link("near0", "far0", LinkState(64e3, DELAY_S, queue=WAITING), trace)
+    waited, expected = [], []
+    with pairs(1) as (pair,), open_shaper(backend) as shaper:  # type: ignore[arg-type]
+        links = Links(shaper, lambda *_: None)
+        shaper.attach(dict(zip(pair.ports, (links.add(link), LinkState(100e6, DELAY_S)), strict=True)))
+        replay = Replay(links)
+        sender = inside(pair.netns("near"), lambda: socket(AF_INET, SOCK_DGRAM))
+        with sender, flood.receiver(pair.netns("far")) as into:
+            into.settimeout(60)
+            for _ in range(3):  # the first ones wait for addresses to be found
+                sender.sendto(bytes(LIGHT_BYTES), (pair.address("far"), flood.PORT))
+                into.recv(LIGHT_BYTES)
+            replay.start([link])
+            began = replay.began_s or 0.0
+            while (sent := time.monotonic()) < began + seconds:
+                sender.sendto(bytes(LIGHT_BYTES), (pair.address("far"), flood.PORT))
+                into.recv(LIGHT_BYTES)
+                waited.append((time.monotonic() - sent - DELAY_S) * 1e3)
+                _, at_ms = divmod((sent - began) * 1e3, period)
+                expected.append(moments[bisect_left(moments, at_ms)] - at_ms)
+                time.sleep(max(0.0, sent + LIGHT_S - time.monotonic()))
+            replay.stop()
+    return waited, expected
+
+
+def measure(file: Path | None = None, seconds: int = 60, backend: str = "auto") -> Delivered:
+    """Replay a delivery file, or a generated one, over one link between two hosts that is kept full."""
+    trace = delivery_trace(file, seconds)
+    assert trace.opportunities is not None
     link = Link("near0", "far0", LinkState(64e3, DELAY_S, queue=WAITING), trace)
     back = LinkState(100e6, DELAY_S)
     with pairs(1) as (pair,), open_shaper(backend) as shaper:  # type: ignore[arg-type]
@@ -232,6 +300,8 @@ def main() -> None:
     seconds, ticking = (15, 5.0) if asked.quick else (60, 20.0)
     progress(f"{asked.file or 'a generated file'}, {seconds} s")
     delivered = measure(asked.file, seconds, asked.backend)
+    progress(f"packets that are alone on the link, {seconds} s")
+    waits = light_load(delivery_trace(asked.file, seconds), seconds, asked.backend)
     clocks = []
     for (links, step_s), busy in product(CLOCKS, (False, True)):
         progress(
@@ -247,9 +317,18 @@ def main() -> None:
             "correlation": delivered.correlation,
             "bars": {"mean_error": MEAN_ERROR, "correlation": CORRELATION},
         },
+        "light_load": asdict(waits),
         "clock": {"late_ms_bar": LATE_S * 1e3, "cases": [asdict(each) for each in clocks]},
     }
-    show([_delivery_table(delivered), _clock_table(clocks)], figures, as_json=asked.json, backend=delivered.backend)
+    tables = [_delivery_table(delivered), _light_table(waits), _clock_table(clocks)]
+    show(tables, figures, as_json=asked.json, backend=delivered.backend)
+
+
+def _light_table(found: Waits) -> Table:
+    cases = {"measured": found.measured_ms, "by the file": found.file_ms, "replayed as rates": found.rates_ms}
+    rows = [(name, *(f"{percentile(waits, part):.1f}" for part in (50, 95))) for name, waits in cases.items()]
+    title = f"A packet each {LIGHT_S * 1e3:.0f} ms, alone on the link: its wait, ms"
+    return Table(title, ("", "median", "95th percentile"), rows, [f"{len(found.measured_ms)} packets"])
 
 
 def _delivery_table(found: Delivered) -> Table:

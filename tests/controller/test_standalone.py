@@ -163,7 +163,8 @@ def test_a_controller_that_is_started_again_gives_out_the_same_tokens(tmp_path: 
                 assert served.poll() is None, served.communicate()[1]
                 time.sleep(0.02)
             served.terminate()
-            assert served.wait(PATIENCE_S) == 0
+            errors = served.communicate(timeout=PATIENCE_S)[1]
+            assert served.wait(PATIENCE_S) == 0 and " INFO waiting for 2 members" in errors
         return {file.name: file.read_text() for file in (tmp_path / "secrets").iterdir()}
 
     assert told() == told()
