@@ -62,6 +62,13 @@ def test_a_compressed_file_may_be_damaged_or_without_end(pack: Callable[[bytes],
         bytes_of(tmp_path / "long", MOST)
 
 
+def test_a_file_as_long_as_is_allowed_is_read(tmp_path: Path) -> None:
+    (tmp_path / "full").write_bytes(bytes(10))
+    assert bytes_of(tmp_path / "full", 10) == bytes(10)
+    with pytest.raises(ValueError, match="longer"):
+        bytes_of(tmp_path / "full", 9)
+
+
 def test_the_name_without_the_packing() -> None:
     names = ("a.csv.gz", "a.up.BZ2", "a.xz", "a.csv", ".gz")
     assert [unpacked_name(Path(name)).name for name in names] == ["a.csv", "a.up", "a", "a.csv", ".gz"]

@@ -59,6 +59,7 @@ def test_the_shorter_of_parallel_edges_counts_and_loops_do_not(tmp_path: Path) -
     made = nx.MultiDiGraph([(0, 1, {"distance": 900}), (1, 0, {"distance": 100}), (0, 0, {"distance": 5})])
     found = import_graph(written(made, tmp_path, ".graphml"), tmp_path / "net.yaml", Defaults(1e6))
     assert found.topology.links["site-1->site-0"].state.delay_s == pytest.approx(delay_ms(100) / 1e3, rel=1e-5)
+    assert {site.workers for site in found.topology.sites.values()} == {1}
     assert found.notes[0] == "Left out, since another edge between the same nodes is as short: 1 of 2 edges."
 
 
