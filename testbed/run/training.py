@@ -13,11 +13,12 @@ from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes
 from testbed.run.errors import RunFailed
-from testbed.run.guards import Guard, Watchdog
+from testbed.run.guards import Guard
 from testbed.run.live_run import RunControl
 from testbed.run.measured_network import MeasuredNetwork
 from testbed.run.run_log import RunLog
 from testbed.run.sampler import Sampler
+from testbed.run.watchdog import Watchdog
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 

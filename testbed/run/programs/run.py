@@ -19,7 +19,7 @@ from testbed.emulation.network.holders import Namespaces, expected_to_start, idl
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes
 from testbed.run.directory import RunDirectory
-from testbed.run.guards import Guard, check_room
+from testbed.run.guards import Guard
 from testbed.run.live_run import RunControl
 from testbed.run.measured_network import MeasuredNetwork, build_and_measure
 from testbed.run.programs.experiment_programs import (
@@ -32,6 +32,7 @@ from testbed.run.run import BUILD_S, IMAGE_S, START_S, Execution, Run
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.run.training import LOOK, LOOK_S, STATUS_S, MeasuredTraining, Outcome
+from testbed.run.watchdog import check_room
 from testbed.spec.experiment import Experiment
 from testbed.spec.units import count
 
