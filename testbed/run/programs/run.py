@@ -8,7 +8,7 @@ summary, verdict, report  <-  everything removed, in the reverse order    <'
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -58,14 +58,17 @@ class ProgramTraining(MeasuredTraining):
 
     def _execute(self, guard: Guard) -> Outcome:
         programs = self._programs
-        with self._under_way() as stack:
-            stack.callback(lambda: self._manifest.add(**programs.record, by_hand=self._run_log.by_hand))
-            stack.callback(programs.end)
-            programs.start()
-            programs.wait(partial(self._look, guard))
-        self._record_end(programs.status)
+        period = self._carry_out(partial(self._train, guard))
+        self._record_end(period, programs.status)
         programs.check()
-        return self._outcome(programs.status, programs.idle)
+        return self._outcome(period, programs.status, programs.idle)
+
+    def _train(self, guard: Guard, stack: ExitStack) -> None:
+        programs = self._programs
+        stack.callback(lambda: self._manifest.add(**programs.record, by_hand=self._run_log.by_hand))
+        stack.callback(programs.end)
+        programs.start()
+        programs.wait(partial(self._look, guard))
 
     def _look(self, guard: Guard) -> None:
         guard.allow(LOOK_S, LOOK)
