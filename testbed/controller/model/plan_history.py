@@ -18,6 +18,8 @@ from testbed.plan import Plan, PlanError
 from testbed.protocol import Rejoin
 from testbed.telemetry.store import write_json
 
+log = logging.getLogger(__name__)
+
 
 class Epochs:
     """Hands out epochs, and writes the newest to a file before any member hears of it.
@@ -140,9 +142,6 @@ def pause_ms(finished_s: Sequence[float], first: int, last: int | None = None) -
     after = wholes[end : end + COMPARED]
     usual = max(median(before), median(after) if len(after) == COMPARED else 0.0)
     return max(0.0, max(felt) - usual) * 1e3
-
-
-log = logging.getLogger(__name__)
 
 
 class PlanHistory:
