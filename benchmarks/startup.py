@@ -259,7 +259,7 @@ def _verb(*words: str) -> None:
 
 
 def _command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "testbed.cli", *words]
+    return [sys.executable, "-m", "testbed", *words]
 
 
 def _environment() -> dict[str, str]:

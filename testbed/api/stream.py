@@ -15,6 +15,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+log = logging.getLogger(__name__)
+
+#: Seconds between updates at least: people can't follow more than ten pictures a second.
+LEAST_APART_S = 0.1
+#: Seconds between looks at values that nothing announces, above all traffic, while there are followers.
+LOOK_S = 1.0
+#: Updates that may wait for a slow follower; it misses later ones, and asks for a snapshot.
+MOST_WAITING = 64
+
 #: Section → key → JSON value. A section without values is the same as a missing one.
 State = Mapping[str, Mapping[str, Any]]
 
@@ -42,27 +51,6 @@ def update_between(before: State, after: State) -> Update:
     return Update(changed, removed)
 
 
-def updated(state: State, update: Update) -> State:
-    """Return the state after an update."""
-    sections = {section: dict(values) for section, values in state.items()}
-    for section, values in update.set.items():
-        sections.setdefault(section, {}).update(values)
-    for section, keys in update.removed.items():
-        for key in keys:
-            sections[section].pop(key)
-    return sections
-
-
-def snapshot_message(number: int, state: State) -> dict[str, Any]:
-    """Return the message with the whole state."""
-    return {"kind": "snapshot", "number": number, "state": state}
-
-
-def update_message(number: int, update: Update) -> dict[str, Any]:
-    """Return the message with an update."""
-    return {"kind": "update", "number": number, "set": update.set, "removed": update.removed}
-
-
 def _differs(old: Any, new: Any) -> bool:
     """Return whether two values differ in JSON. In Python False == 0 and 1 == 1.0, also within lists."""
     if old is new:
@@ -72,16 +60,6 @@ def _differs(old: Any, new: Any) -> bool:
     if isinstance(new, Mapping):
         return any(_differs(old[key], value) for key, value in new.items())
     return isinstance(new, list | tuple) and any(map(_differs, old, new))
-
-
-log = logging.getLogger(__name__)
-
-#: Seconds between updates at least: people can't follow more than ten pictures a second.
-LEAST_APART_S = 0.1
-#: Seconds between looks at values that nothing announces, above all traffic, while there are followers.
-LOOK_S = 1.0
-#: Updates that may wait for a slow follower; it misses later ones, and asks for a snapshot.
-MOST_WAITING = 64
 
 
 class Follower:
@@ -107,9 +85,10 @@ class Follower:
             self._wants_all = False
             while not self._waiting.empty():
                 self._waiting.get_nowait()
-            self._waiting.put_nowait(snapshot_message(number, state))
+            self._waiting.put_nowait({"kind": "snapshot", "number": number, "state": state})
         elif update and not self._waiting.full():
-            self._waiting.put_nowait(update_message(number, update))
+            message = {"kind": "update", "number": number, "set": update.set, "removed": update.removed}
+            self._waiting.put_nowait(message)
 
 
 class StateFeed:

@@ -57,6 +57,7 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
+    from testbed.emulation.daemon import bring_up
     from testbed.spec.topology import Topology
 
     if cli and (open_ or port is not None):
@@ -64,12 +65,12 @@ def up(
     wanted = Topology.load(topology.absolute())
     name = new_name(name or wanted.name)
     need_root()
-    from testbed.emulation.daemon.owner import bring_up, prompt_on  # needs Mininet
-
     workers = program_containers(containers)
     with interruptible_verb(": the network was taken down again"):
         display = progress_display(quiet, port=api_port(open_, port))
         if cli:
+            from testbed.emulation.daemon.prompt import prompt_on
+
             prompt_on(name, wanted, backend, workers, display.step)
             return
         page = bring_up(name, wanted.file, backend, workers, display.step, display.api_port)

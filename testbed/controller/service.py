@@ -34,7 +34,7 @@ from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.outcome import ControlledRun
 from testbed.controller.run_records import ReportLog
-from testbed.controller.server.member_server import MemberServer, TcpEndpoint
+from testbed.controller.server.member_server import STOPPED, MemberServer, TcpEndpoint
 from testbed.errors import ending_of
 from testbed.planning import Pair, PhysicalLink
 from testbed.protocol import ControlMessage, Hello, Rejoin
@@ -135,8 +135,12 @@ class ControllerService(ControlledRun):
 
         With `keep_server` the server goes on listening, for the next training.
         """
-        if self.state in ("waiting", "running"):
-            self.fail("the controller was stopped")
+        if self.state == "running":
+            self.fail(STOPPED)
+        elif not self.finished.is_set():  # no training has begun that could fail
+            log.info("%s while it waited for members", STOPPED)
+            self.server.stop_all(STOPPED)
+            self._end("waiting")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -150,7 +154,7 @@ class ControllerService(ControlledRun):
 
     def fail(self, reason: str) -> None:
         """End the run as failed, and tell the members to stop. Only the first reason counts."""
-        if self.state in ("done", "failed"):
+        if self.finished.is_set():
             return
         self.failure = reason
         log.error("the run failed: %s", reason)
@@ -165,8 +169,8 @@ class ControllerService(ControlledRun):
         Raises:
             Contradiction: The member comes too late, or its state is impossible.
         """
-        if self.state in ("done", "failed"):
-            raise JoinRefused(f"{hello.member!r} came after the run was over ({self.failure or 'done'})")
+        if self.finished.is_set():
+            raise JoinRefused(f"{hello.member!r} came after the run was over ({self.failure or self.state})")
         if rejoin is not None and self._before is not None and self.state == "waiting":
             raise JoinRefused(
                 f"{hello.member!r} reconnected to a training that is over; start it again for the next one"
@@ -304,7 +308,8 @@ class ControllerService(ControlledRun):
 
     # The end
 
-    def _end(self, state: Literal["done", "failed"]) -> None:
+    def _end(self, state: Literal["waiting", "done", "failed"]) -> None:
+        """End the run in its last state: `waiting` if the controller was stopped before all members had joined."""
         self.state = state
         self.server.over = True
         self.coordinator.end()

@@ -186,7 +186,10 @@ class Testbed:
 
         Raises:
             SpecError: The file is wrong, or containers may not read the files they are given.
+            ModuleNotFoundError: Mininet is missing.
         """
+        import mininet  # noqa: F401 - a lack of it is reported before a worker image is made
+
         self._topology = topology if isinstance(topology, Topology) else Topology.load(Path(topology))
         self.name = name or self._topology.name
         self._backend: Backend = backend

@@ -21,11 +21,12 @@ from testbed.run.conclusion.conclude import conclude, failed
 from testbed.run.conclusion.summary import summary_lines
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.guards import DISK_OF, removed_at_end, shortage
+from testbed.run.guards import removed_at_end
 from testbed.run.measured_network import recheck_budget
 from testbed.run.programs.run import run_of
 from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
+from testbed.run.watchdog import DISK_OF, shortage
 from testbed.spec.experiment import Experiment
 
 #: The errors of a full disk, and of a user's exhausted quota.

@@ -19,12 +19,13 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import Fleet
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
-from testbed.run.guards import Guard, Watchdog
+from testbed.run.guards import Guard
 from testbed.run.jobs import Jobs
 from testbed.run.measured_network import build_and_measure
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome, Training
+from testbed.run.watchdog import Watchdog
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 from testbed.spec.units import count

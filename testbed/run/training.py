@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes
 from testbed.run.errors import RunFailed
-from testbed.run.guards import Guard, Watchdog
+from testbed.run.guards import Guard
 from testbed.run.live_run import RunControl
 from testbed.run.measured_network import MeasuredNetwork
 from testbed.run.run_log import RunLog
 from testbed.run.sampler import Sampler
+from testbed.run.watchdog import Watchdog
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 
@@ -29,6 +30,13 @@ STATUS_S = 0.3
 LOOK_S = 300.0
 #: The check, as the error of an exceeded time limit names it.
 LOOK = "a check of the run's parts with the events due"
+
+
+class Period(NamedTuple):
+    """The begin and the end of a training, in Unix seconds."""
+
+    started_s: float
+    ended_s: float
 
 
 @dataclass
@@ -91,31 +99,32 @@ class MeasuredTraining:
     def _execute(self, guard: Guard) -> Outcome:
         raise NotImplementedError
 
-    @contextmanager
-    def _under_way(self) -> Iterator[ExitStack]:
-        """Replay, sample and take requests inside the context. Yields a stack that is undone before these end."""
-        began = time.monotonic()
-        self._started_s = time.time()
-        self._manifest.add(training_started_s=self._started_s)
+    def _carry_out(self, train: Callable[[ExitStack], None]) -> Period:
+        """Replay, sample and take requests while `train` runs, and return its period.
+
+        The stack that `train` gets is undone before these end.
+        """
+        began, started_s = time.monotonic(), time.time()
+        self._manifest.add(training_started_s=started_s)
         with ExitStack() as stack:
             stack.callback(self._testbed.replay.stop)
             stack.callback(self._sampler.stop)
             self._testbed.replay.start(self._testbed.network.topology.links.values())
             self._sampler.start()
             stack.enter_context(self._control)
-            yield stack
-            self._ended_s = self._started_s + (time.monotonic() - began)
+            train(stack)
+            return Period(started_s, started_s + (time.monotonic() - began))
 
     def _check_emulation(self) -> None:
         replay, sampler = self._testbed.replay, self._sampler
         if broken := self._testbed.network.shaper.failure() or replay.failure or sampler.failure:
             raise RunFailed(f"the emulation broke: {broken}")
 
-    def _record_end(self, status: Mapping[str, Any], **more: Any) -> None:
+    def _record_end(self, period: Period, status: Mapping[str, Any], **more: Any) -> None:
         """Write the manifest's entries of a training that is over; `status` is the controller's last one."""
         network = self._testbed.network
         self._manifest.add(
-            ended_s=self._ended_s,
+            ended_s=period.ended_s,
             offload=network.offload,
             transport=network.transport.record(),
             membership_events=status.get("membership_events", []),
@@ -123,14 +132,14 @@ class MeasuredTraining:
             **more,
         )
 
-    def _outcome(self, status: dict[str, Any], idle: Sequence[str] = ()) -> Outcome:
+    def _outcome(self, period: Period, status: dict[str, Any], idle: Sequence[str] = ()) -> Outcome:
         self._fidelity.keep()
         network = self._testbed.network
         return Outcome(
             fidelity=self._fidelity.measured,
             backend=network.shaper.name,
-            training_started_s=self._started_s,
-            training_ended_s=self._ended_s,
+            training_started_s=period.started_s,
+            training_ended_s=period.ended_s,
             lateness=network.links_in_force.lateness(),
             rate_errors=self._fidelity.rate_errors,
             status=status,
@@ -163,7 +172,22 @@ class Training(MeasuredTraining):
         self._status: dict[str, Any] = {}
 
     def _execute(self, guard: Guard) -> Outcome:
-        with self._under_way(), self._run_log.display.live(self._rounds):
+        period = self._carry_out(lambda _: self._follow(guard))
+        self._record_end(
+            period,
+            self._status,
+            by_hand=self._run_log.by_hand,
+            added_workers=self._control.changes.added,
+            limits=self._workers.limits(),
+        )
+        if self._status["state"] == "failed":
+            self._watchdog.check_host()  # a full disk or a dead engine may be why the controller failed
+            raise RunFailed(f"training stopped: {self._status['failure']}{self._workers.deaths()}")
+        return self._outcome(period, self._status)
+
+    def _follow(self, guard: Guard) -> None:
+        """Play the events and look at the run's parts until the controller says that training is over."""
+        with self._run_log.display.live(self._rounds):
             asked = 0.0
             while self._status.get("state", "running") == "running":
                 guard.allow(LOOK_S, LOOK)
@@ -174,16 +198,6 @@ class Training(MeasuredTraining):
                 if time.monotonic() - asked >= STATUS_S:
                     asked = time.monotonic()
                     self._look()
-        self._record_end(
-            self._status,
-            by_hand=self._run_log.by_hand,
-            added_workers=self._control.changes.added,
-            limits=self._workers.limits(),
-        )
-        if self._status["state"] == "failed":
-            self._watchdog.check_host()  # a full disk or a dead engine may be why the controller failed
-            raise RunFailed(f"training stopped: {self._status['failure']}{self._workers.deaths()}")
-        return self._outcome(self._status)
 
     def _look(self) -> None:
         status = self._watchdog.status()

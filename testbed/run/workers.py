@@ -18,8 +18,9 @@ from testbed.emulation.network.namespace import held_by
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.guards import UndoStack, Watchdog
+from testbed.run.guards import UndoStack
 from testbed.run.jobs import JOIN_DEADLINE_S, Jobs
+from testbed.run.watchdog import Watchdog
 from testbed.spec.experiment import ElasticSection
 from testbed.spec.units import count
 

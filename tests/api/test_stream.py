@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.api import stream as module
-from testbed.api.stream import MOST_WAITING, Follower, State, StateFeed, Update, update_between, updated
+from testbed.api.stream import MOST_WAITING, Follower, State, StateFeed, Update, update_between
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
@@ -30,6 +30,17 @@ STATES = st.dictionaries(
 def without_empty_sections(state: State) -> dict[str, dict[str, Any]]:
     """Return the state without empty sections, which updates leave out."""
     return {section: dict(values) for section, values in state.items() if values}
+
+
+def updated(state: State, update: Update) -> State:
+    """Return the state after an update."""
+    sections = {section: dict(values) for section, values in state.items()}
+    for section, values in update.set.items():
+        sections.setdefault(section, {}).update(values)
+    for section, keys in update.removed.items():
+        for key in keys:
+            sections[section].pop(key)
+    return sections
 
 
 @given(st.lists(STATES, min_size=1, max_size=5))

@@ -125,7 +125,7 @@ def container_left(_: int) -> None:
 
 def swallowed_error(_: int) -> None:
     """Report a run as done that the controller calls failed."""
-    from testbed.run.guards import Watchdog
+    from testbed.run.watchdog import Watchdog
 
     def call_it_done(original: Callable[..., Any], watchdog: Watchdog) -> Any:
         status = original(watchdog)
@@ -138,7 +138,7 @@ def swallowed_error(_: int) -> None:
 
 def hang(number: int) -> None:
     """Block the run from a round on."""
-    from testbed.run.guards import Watchdog
+    from testbed.run.watchdog import Watchdog
 
     def wait(original: Callable[..., Any], watchdog: Watchdog) -> Any:
         status = original(watchdog)

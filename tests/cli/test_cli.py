@@ -391,7 +391,7 @@ def test_reports_are_made_of_runs(folder: Path) -> None:
 def test_the_program_itself_ends_with_the_code(folder: Path) -> None:
     experiment = write(folder, experiment=EXPERIMENT | {"seed": -1})
     done = subprocess.run(
-        [sys.executable, "-m", "testbed.cli", "run", str(experiment)],
+        [sys.executable, "-m", "testbed", "run", str(experiment)],
         capture_output=True,
         text=True,
         check=False,

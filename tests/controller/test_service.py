@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import resource
 import shutil
 import stat
@@ -16,6 +17,7 @@ import pytest
 from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.controller.allreduce import plan_swaps
 from testbed.controller.model.spec import Elasticity
+from testbed.controller.server.member_server import STOPPED
 from testbed.plan import Plan
 from testbed.planning import PolicyError, View, make_policy
 from testbed.protocol import Goodbye, Held, Job, Report, Stop, decode, encode
@@ -465,6 +467,32 @@ def test_a_member_that_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) 
             member.writer.close()
 
     asyncio.run(scene())
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(("joined", "state", "failure"), [(1, "waiting", ""), (5, "failed", STOPPED)])
+def test_a_controller_that_is_stopped_fails_a_training_that_has_begun_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, joined: int, state: str, failure: str
+) -> None:
+    caplog.set_level(logging.INFO, "testbed.controller.service")
+
+    async def scene() -> None:
+        view = mesh()
+        async with running(spec_of(view), tmp_path) as controller:
+            members = [await connect(tmp_path / "s", name) for name in view.names[:joined]]
+            await happens(lambda: len(controller.hellos) == joined)
+            await controller.close()
+            for member in members:
+                await asyncio.wait_for(member.listen(), PATIENCE_S)
+                assert member.stopped == STOPPED
+                member.writer.close()
+            assert (controller.state, controller.failure) == (state, failure)
+
+    asyncio.run(scene())
+    final = json.loads((tmp_path / "out/final.json").read_text())
+    assert (final["state"], final["failure"]) == (state, failure)
+    ends = [record for record in caplog.records if STOPPED in record.getMessage()]
+    assert [record.levelname for record in ends] == ["ERROR" if failure else "INFO"]
 
 
 @pytest.mark.local

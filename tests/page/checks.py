@@ -148,6 +148,30 @@ def test_an_open_page_changes_to_the_next_run_of_its_command(browser: Browser, t
         assert tab.value("window.seen"), "the same network again is no other run"
 
 
+def test_a_link_s_queue_and_background_traffic_are_shown(browser: Browser, tmp_path: Path) -> None:
+    queue = {"limit": "100KB", "discipline": "codel", "target": "4ms", "interval": "80ms"}
+    traffic = [
+        {"link": "a->b", "on_off": {"rate": "30%", "busy": "2s", "idle": "1s"}},
+        {"link": "a->b", "poisson": {"rate": "1mbit", "size": "200KB", "every": "5s"}},
+    ]
+    links = [{"between": ["a", "b"], "rate": "20mbit", "delay": "10ms", "queue": queue}]
+    two = {"name": "two", "sites": {"a": {"workers": 1}, "b": {"workers": 1}}, "links": links, "traffic": traffic}
+    (file := tmp_path / "two.yaml").write_text(yaml.safe_dump(two))
+    with answering(Topology.load(file), tmp_path / "two.sock", 0) as (_, server):
+        assert server.port is not None
+        tab = browser.tab()
+        tab.open(f"file://{write_entry(tmp_path, server.port, server.token)}")
+        tab.until("document.querySelectorAll('#map .link').length === 2")
+        said = choose(tab, "a->b")
+        assert "by its background traffic" in said
+        assert "100 kB, codel: target 4.00 ms, interval 80.0 ms" in said
+        assert "on_off: rate 30.0 %, busy 2.00 s, idle 1.00 s" in said
+        assert "poisson: rate 1.00 Mbit/s, size 200 kB, every 5.00 s" in said
+        back = choose(tab, "b->a")
+        assert "codel" in back and "background" not in back
+        check_quiet(tab)
+
+
 def test_keys_alone_do(network: Standing, browser: Browser) -> None:
     tab = page(browser, network)
     for _ in range(40):

@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 #: In each line that says how far training is, and in no other.
 TRAINS = "  round "
-PROGRAM = (sys.executable, "-m", "testbed.cli")
+PROGRAM = (sys.executable, "-m", "testbed")
 #: The same with workers that are forked processes in the network's hosts: a container takes 3 s of a processor to
 #: start. For what a test asks of the members' protocol, where nothing in it is about containers.
 FORKED = (sys.executable, "-m", "tests.run.forked")

@@ -18,7 +18,7 @@ import yaml
 from testbed.emulation import cleanup
 from testbed.emulation.label import LABEL
 from testbed.errors import CANNOT, FAILED
-from testbed.run.guards import LEAST_FREE_BYTES
+from testbed.run.watchdog import LEAST_FREE_BYTES
 from tests.cli.standing import command, environment
 from tests.run.pair import TOPOLOGY, endless
 from tests.run.running import NOTHING, TRAINS, Running

@@ -18,8 +18,8 @@ from testbed.emulation.testbed import Testbed
 from testbed.run import workers
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
-from testbed.run.guards import Watchdog
 from testbed.run.jobs import Jobs
+from testbed.run.watchdog import Watchdog
 from testbed.run.workers import LONGEST_PAUSE_S, MOST_RESTARTS, STEADY_S, RestartBackoff, Workers
 from testbed.spec.experiment import ElasticSection
 from tests.cli.standing import write

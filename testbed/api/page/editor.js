@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { LinkChart } from "./charts.js";
 import { at, element } from "./dom.js";
-import { changesOf, plannedOver, planInForce, siteOf } from "./state.js";
+import { changesOf, plannedOver, planInForce, queueOf, siteOf, trafficOf } from "./state.js";
 import { carried } from "./use.js";
 import { delay, FIELDS, rate, share, shown, written } from "./units.js";
 
@@ -121,16 +121,20 @@ export class Editor {
 function toldOf(state, name, link) {
   const estimate = estimateOf(state, name);
   const edges = plannedOver(state, name);
+  const queue = queueOf(link), traffic = trafficOf(link);
   const planned = ["planned", edges.length ? edges.join("; ") : "no tree of the plan uses this link"];
   return [
     ["configured", link.up ? askedOf(state, name, link) : "down"],
+    ...queue ? [["queue", queue]] : [],
+    ...traffic.length ? [["background traffic", traffic.join("; ")]] : [],
     ["measured", `traffic ${rate(carried(name))}${estimate ? `; estimated rate ${rate(estimate.rate_bps)}` : ""}`],
     ...planInForce(state) ? [planned] : [],
   ];
 }
 
 function askedOf(state, name, link) {
-  const source = link.replayed === null ? [] : [`by its ${link.replayed ? "trace" : "file"}`];
+  const moved = trafficOf(link).length ? "background traffic" : "trace";
+  const source = link.replayed === null ? [] : [`by its ${link.replayed ? moved : "file"}`];
   const changes = d3.group(changesOf(state, name), ([, by]) => by);
   const changed = [...changes].map(([by, fields]) => {
     const named = fields.map(([field]) => field).filter(Boolean);

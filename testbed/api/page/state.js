@@ -1,6 +1,6 @@
 // Queries on a state in the API's form.
 
-import { FIELDS, rate, share, shown } from "./units.js";
+import { delay, FIELDS, rate, seconds, share, shown, size } from "./units.js";
 
 /** The site of a member: its host's, or what its name says where it has none any more. */
 export const siteOf = (state, member) => state.hosts?.[member]?.site ?? member.replace(/-w\d+$/, "");
@@ -61,6 +61,33 @@ export function changesOf(state, name) {
   if (changed === null) return [["", said(newest)]];
   const fields = Object.entries(FIELDS).filter(([, key]) => changed[key] != null);
   return fields.map(([field, key]) => [field, said((by[key] ?? { who: newest }).who)]);
+}
+
+/** A link's queue: its size, and what drops packets of it; "" of a recording, which does not say. */
+export function queueOf({ queue_bytes, discipline }) {
+  if (!discipline) return "";
+  const { name, ...values } = discipline;
+  const told = Object.entries(values).map(([key, value]) =>
+    key.endsWith("_s") ? `${key.slice(0, -2)} ${delay(value)}` : `${key} ${share(value)}`);
+  return `${size(queue_bytes)}, ${[name, told.join(", ")].filter(Boolean).join(": ")}`;
+}
+
+/** The values of background traffic, as people read them. */
+const OF_TRAFFIC = {
+  rate: ({ bps, share: part }) => `rate ${part ? share(part) : rate(bps)}`,
+  busy: s => `busy ${seconds(s)}`,
+  idle: s => `idle ${seconds(s)}`,
+  size: bytes => `size ${size(bytes)}`,
+  every: s => `every ${seconds(s)}`,
+  file: name => name,
+  scale: factor => factor === 1 ? "" : `times ${factor}`,
+};
+
+/** The background traffic that a link's file declares, one text each. */
+export function trafficOf({ declared_traffic = [] }) {
+  const toldOf = values => Object.entries(OF_TRAFFIC).map(([key, told]) => key in values ? told(values[key]) : "");
+  return declared_traffic.flatMap(entry => Object.entries(entry))
+    .map(([kind, values]) => `${kind}: ${toldOf(values).filter(Boolean).join(", ")}`);
 }
 
 /** An event in words. */

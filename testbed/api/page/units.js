@@ -2,13 +2,16 @@
 
 const NOTHING = "–";
 
-const UNITS = [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
+const PREFIXES = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
-export function rate(bps) {
-  if (bps == null) return NOTHING;
-  const [unit, name] = UNITS.find(([least]) => bps >= least) ?? [1, "bit/s"];
-  return `${unit === 1 ? Math.round(bps) : (bps / unit).toPrecision(3)} ${name}`;
+function prefixed(value, unit) {
+  if (value == null) return NOTHING;
+  const [factor, prefix] = PREFIXES.find(([least]) => value >= least) ?? [1, ""];
+  return `${prefix ? (value / factor).toPrecision(3) : Math.round(value)} ${prefix}${unit}`;
 }
+
+export const rate = bps => prefixed(bps, "bit/s");
+export const size = bytes => prefixed(bytes, "B");
 
 /** In Mbit/s, where a heading says so. */
 export const mbit = bps => bps == null ? NOTHING : (bps / 1e6).toPrecision(3);

@@ -89,10 +89,10 @@ class AllReduceCoordinator(Coordinator):
         restarted = not self.running
         if self.spec.elastic is None or (restarted and not self.group.plans.epochs.resumed):
             text = f"{hello.member!r} reconnected to a run that it can't have been in; start the member again"
-            raise Contradiction.of(hello, "not-begun", text)
+            raise Contradiction(text, rule="not-begun", member=hello.member)
         if rejoin.newest > (made := self.group.plans.epochs.newest):
             text = f"{hello.member!r} reports plan epoch {rejoin.newest}, and the newest that was handed out is {made}"
-            raise Contradiction.of(hello, "unknown-epoch", text, epoch=rejoin.newest)
+            raise Contradiction(text, rule="unknown-epoch", member=hello.member, epoch=rejoin.newest)
         plan = self.group.plans.reported_plan(rejoin, self.spec.members)
         membership = self.group.membership
         if restarted or membership.not_reconnected:
@@ -202,7 +202,9 @@ class AllReduceCoordinator(Coordinator):
         newest = self.group.plans.epochs.newest
         if report.epoch > newest:
             text = f"its report of round {report.round} names plan epoch {report.epoch}, and the newest is {newest}"
-            raise Contradiction.of(report, "unknown-epoch", text)
+            raise Contradiction(
+                text, rule="unknown-epoch", member=report.member, round=report.round, epoch=report.epoch
+            )
         self.group.membership.leases.advance(report.member, self.clocks.monotonic())
         if (done := self.group.rounds.add(report)) is not None:
             yield from self._round_over(done)

@@ -45,7 +45,9 @@ class Recovery:
         membership, newest = self._group.membership, self._group.rounds.newest
         if holding.round < newest:
             text = f"it reports that it is in round {holding.round}, and it contributed to round {newest} already"
-            raise Contradiction.of(holding, "round-over", text)
+            raise Contradiction(
+                text, rule="round-over", member=holding.member, round=holding.round, epoch=holding.epoch
+            )
         if not membership.add_holding(holding) or (change := membership.reconfiguration) is None:
             return
         if odd := disagreeing(change.holdings.values()):

@@ -138,7 +138,7 @@ class GossipCoordinator(Coordinator):
         self.check_names(report)
         if report.round > self.spec.rounds:
             text = f"it reported iteration {report.round}, and the run has {self.spec.rounds}"
-            raise Contradiction.of(report, "beyond-end", text)
+            raise Contradiction(text, rule="beyond-end", member=report.member, round=report.round, epoch=report.epoch)
 
     def _handle_goodbye(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member

@@ -95,7 +95,8 @@ class IterationLog:
         """
         before = self._entered.get(report.member)
         if before is not None and report.round <= before:
-            raise Contradiction.of(report, "order", f"it reported iteration {report.round} after {before}")
+            text = f"it reported iteration {report.round} after {before}"
+            raise Contradiction(text, rule="order", member=report.member, round=report.round, epoch=report.epoch)
         self._entered[report.member] = report.round
         self._newest[report.member] = replace(report, arrivals={}, slices=())
         self._entered_s[report.member] = entered_s

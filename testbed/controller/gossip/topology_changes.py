@@ -117,7 +117,8 @@ class TopologyChanges:
             Contradiction: The member has no PrepareGraph to answer.
         """
         if self._unanswered[promised.member] < 1:
-            raise Contradiction.of(promised, "not-asked", "it sent a promise without a PrepareGraph before it")
+            text = "it sent a promise without a PrepareGraph before it"
+            raise Contradiction(text, rule="not-asked", member=promised.member)
         self._unanswered[promised.member] -= 1
         if self._prepared is None or self._unanswered[promised.member] > 0:
             return None  # the swap was aborted meanwhile; if another was prepared, that answer is still to come

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self, Unpack
+from typing import Any
 
-from testbed.errors import DetailedError, Details
+from testbed.errors import DetailedError
 from testbed.protocol import ControlMessage
 
 
@@ -23,12 +23,6 @@ class Contradiction(DetailedError, ValueError):
 
     Any other error while a message is handled is a fault of the controller, not of a member.
     """
-
-    @classmethod
-    def of(cls, message: ControlMessage, rule: str, text: str, /, **details: Unpack[Details]) -> Self:
-        """Return the error with the member, the round and the epoch that the message names, and these details."""
-        named = {name: getattr(message, name) for name in ("member", "round", "epoch") if hasattr(message, name)}
-        return cls(text, **{**named, "rule": rule, **details})
 
 
 class JoinRefused(Contradiction):

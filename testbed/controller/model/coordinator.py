@@ -83,7 +83,7 @@ class Coordinator(ABC):
         """
         if strangers := sorted(report.named.difference(self.spec.members)):
             text = f"its {report.kind} names {strangers[0]!r}, which is not a member of this run"
-            raise Contradiction.of(report, "unknown-member", text, given=strangers[0])
+            raise Contradiction(text, rule="unknown-member", member=report.member, given=strangers[0])
 
     @abstractmethod
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
@@ -100,7 +100,7 @@ class Coordinator(ABC):
             Contradiction: The member's state is impossible, or this run takes no members back.
         """
         text = f"{hello.member!r} reconnected, and a gossip run takes no member back; start the member again"
-        raise Contradiction.of(hello, "no-return", text)
+        raise Contradiction(text, rule="no-return", member=hello.member)
 
     @abstractmethod
     def receive(self, message: ControlMessage) -> Actions:

@@ -18,6 +18,8 @@ from testbed.plan import Plan, PlanError
 from testbed.protocol import Rejoin
 from testbed.telemetry.store import write_json
 
+log = logging.getLogger(__name__)
+
 
 class Epochs:
     """Hands out epochs, and writes the newest to a file before any member hears of it.
@@ -142,9 +144,6 @@ def pause_ms(finished_s: Sequence[float], first: int, last: int | None = None) -
     return max(0.0, max(felt) - usual) * 1e3
 
 
-log = logging.getLogger(__name__)
-
-
 class PlanHistory:
     """The plan in force, the pending swap, and all swaps. Times are Unix seconds.
 
@@ -241,17 +240,19 @@ class PlanHistory:
         who = f"the state that {rejoin.member!r} reports after its reconnection is impossible"
         if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*members}):
             text = f"{who}: {strangers[0]!r:.80} is not a member of this run"
-            raise Contradiction.of(rejoin, "unknown-member", text, given=strangers[0])
+            raise Contradiction(
+                text, rule="unknown-member", member=rejoin.member, round=rejoin.round, given=strangers[0]
+            )
         try:
             plan = Plan.from_json(rejoin.plan)
         except PlanError as error:
             raise Contradiction(f"{who}: {error}", **{**error.details, "member": rejoin.member}) from error
         if missing := sorted(set(plan.members) - set(rejoin.roster)):
             text = f"{who}: its plan includes {missing[0]!r}, and its roster has no address of that member"
-            raise Contradiction.of(rejoin, "roster", text, given=missing[0])
+            raise Contradiction(text, rule="roster", member=rejoin.member, round=rejoin.round, given=missing[0])
         if plan.epoch > rejoin.newest:
             text = f"{who}: its plan has epoch {plan.epoch}, and the newest epoch that it knows of is {rejoin.newest}"
-            raise Contradiction.of(rejoin, "unknown-epoch", text, epoch=plan.epoch)
+            raise Contradiction(text, rule="unknown-epoch", member=rejoin.member, round=rejoin.round, epoch=plan.epoch)
         return plan
 
     def recover(self, plan: Plan, begins: bool) -> None:

@@ -182,19 +182,19 @@ class RoundLog:
         return [done for number in numbers if (done := self._completed(number)) is not None]
 
     def _check(self, report: Report) -> None:
-        before = self._newest_reported.get(report.member)
-        if before == report.round:
-            raise Contradiction.of(report, "twice", f"it reported round {report.round} twice")
-        if before is not None and report.round < before:
-            raise Contradiction.of(report, "order", f"it reported round {report.round} after round {before}")
-        if report.round <= MOST_AHEAD:
-            return
+        number, before = report.round, self._newest_reported.get(report.member)
         others = max(
-            (number for member, number in self._newest_reported.items() if member != report.member), default=None
+            (newest for member, newest in self._newest_reported.items() if member != report.member), default=None
         )
-        if others is not None and report.round > others + MOST_AHEAD:
-            text = f"it reported round {report.round} while the other members are in round {others}"
-            raise Contradiction.of(report, "ahead", text)
+        if before == number:
+            rule, text = "twice", f"it reported round {number} twice"
+        elif before is not None and number < before:
+            rule, text = "order", f"it reported round {number} after round {before}"
+        elif others is not None and number > others + MOST_AHEAD:
+            rule, text = "ahead", f"it reported round {number} while the other members are in round {others}"
+        else:
+            return
+        raise Contradiction(text, rule=rule, member=report.member, round=number, epoch=report.epoch)
 
     def _completed(self, number: int) -> ReportedRound | None:
         """Return the round if all members have reported it. Drops older rounds then: some of their reports are lost."""

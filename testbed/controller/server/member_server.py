@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 #: The name of a member's socket in its folder.
 SOCKET = "control.sock"
 
+#: The reason that members are told when the controller ends before their training does.
+STOPPED = "the controller was stopped"
+
 #: The messages that members may send once they have joined.
 MEMBER_MESSAGES = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
 
@@ -194,7 +197,7 @@ class MemberServer:
     async def close(self) -> None:
         """Stop listening, and close all connections."""
         for early in (self._early or {}).values():
-            early.connection.send(Stop("the controller was stopped"))
+            early.connection.send(Stop(STOPPED))
             early.connection.close()
         for server in self._servers:
             server.close()

@@ -1,11 +1,25 @@
-"""The networks that are up on this machine, found by the sockets of their APIs, and a client for each."""
+"""The networks of this machine: bring one up in the background, find those that are up, and connect to one."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from testbed.api.client import ApiClient
+from testbed.api.entry import PAGE, ApiPort, show_in_browser
 from testbed.emulation import label
+from testbed.emulation.process import how_it_ended
+from testbed.errors import FAILED, MOST_QUOTED, written_aside
+
+if TYPE_CHECKING:
+    from testbed.emulation.containers.fleet import ProgramContainers
+    from testbed.emulation.testbed import Backend, Step
 
 #: The API's socket in a network's state folder: of a network that stays up, and of the network of a run.
 SOCKET, RUN_SOCKET = "network.sock", "run.sock"
@@ -34,3 +48,83 @@ def _with(socket: str) -> list[str]:
 
 def _socket(network: str, socket: str) -> Path:
     return label.state_folder(network) / socket
+
+
+class StartupError(RuntimeError):
+    """The network did not come up, and nothing of it is left. `exit_code` says whose fault it was."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def bring_up(
+    name: str,
+    topology: Path,
+    backend: Backend,
+    containers: ProgramContainers,
+    step: Step,
+    api_port: ApiPort | None = None,
+) -> str:
+    """Bring a network up in the background, and return a line about its page (empty without an `api_port`).
+
+    With an `api_port`, the API is also served on a port of this machine, and its page is shown in a browser. If it is
+    interrupted, it waits until the network has been removed.
+
+    Raises:
+        StartupError: The network did not come up.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as complaints:
+        owner = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "testbed.emulation.daemon.owner"),
+                *("--name", name, "--backend", backend, "--containers", containers.to_json(), str(topology)),
+                *(() if api_port is None else ("--port", str(api_port.port))),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            # Not this process's stderr: the owner's children keep it open, and a pipe's reader would wait for them.
+            stderr=complaints,
+            # Without the label of another network, in whose host this may run, and with which it would be killed.
+            env={name: value for name, value in os.environ.items() if name != label.ENVIRONMENT},
+            text=True,
+            start_new_session=True,  # it outlives this terminal, and does not get its Ctrl-C
+        )
+        assert owner.stdout is not None
+        try:
+            with owner.stdout as words:
+                _follow(words, step)
+        except EOFError:
+            complaints.seek(0)
+            raise StartupError(_broken_off(how_it_ended(owner.wait()), complaints.read()), FAILED) from None
+        except BaseException:
+            owner.terminate()
+            owner.wait()
+            raise
+    return show_in_browser(label.state_folder(name) / PAGE, api_port) if api_port else ""
+
+
+def _broken_off(ended: str, complained: str) -> str:
+    text = f"the process that builds the network {ended} before the network was up"
+    if not complained.strip():
+        return text
+    last = complained.strip().splitlines()[-1][:MOST_QUOTED]
+    with suppress(OSError):  # the disk may be full
+        return f"{text}: {last}; its whole output is in {written_aside(complained)}"
+    return f"{text}: {last}"
+
+
+def _follow(words: IO[str], step: Step) -> None:
+    while "up" not in (word := _next(words)):
+        with step(word["step"]):
+            _next(words)  # the step is done
+
+
+def _next(words: IO[str]) -> dict[str, Any]:
+    line = words.readline()
+    if not line:
+        raise EOFError
+    word: dict[str, Any] = json.loads(line)
+    if "failed" in word:
+        raise StartupError(word["failed"], word["code"])
+    return word

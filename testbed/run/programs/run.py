@@ -8,7 +8,7 @@ summary, verdict, report  <-  everything removed, in the reverse order    <'
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from testbed.emulation.network.holders import Namespaces, expected_to_start, idl
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes
 from testbed.run.directory import RunDirectory
-from testbed.run.guards import Guard, check_room
+from testbed.run.guards import Guard
 from testbed.run.live_run import RunControl
 from testbed.run.measured_network import MeasuredNetwork, build_and_measure
 from testbed.run.programs.experiment_programs import (
@@ -32,6 +32,7 @@ from testbed.run.run import BUILD_S, IMAGE_S, START_S, Execution, Run
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.run.training import LOOK, LOOK_S, STATUS_S, MeasuredTraining, Outcome
+from testbed.run.watchdog import check_room
 from testbed.spec.experiment import Experiment
 from testbed.spec.units import count
 
@@ -57,14 +58,17 @@ class ProgramTraining(MeasuredTraining):
 
     def _execute(self, guard: Guard) -> Outcome:
         programs = self._programs
-        with self._under_way() as stack:
-            stack.callback(lambda: self._manifest.add(**programs.record, by_hand=self._run_log.by_hand))
-            stack.callback(programs.end)
-            programs.start()
-            programs.wait(partial(self._look, guard))
-        self._record_end(programs.status)
+        period = self._carry_out(partial(self._train, guard))
+        self._record_end(period, programs.status)
         programs.check()
-        return self._outcome(programs.status, programs.idle)
+        return self._outcome(period, programs.status, programs.idle)
+
+    def _train(self, guard: Guard, stack: ExitStack) -> None:
+        programs = self._programs
+        stack.callback(lambda: self._manifest.add(**programs.record, by_hand=self._run_log.by_hand))
+        stack.callback(programs.end)
+        programs.start()
+        programs.wait(partial(self._look, guard))
 
     def _look(self, guard: Guard) -> None:
         guard.allow(LOOK_S, LOOK)

@@ -23,12 +23,13 @@ from testbed.emulation.links.probe import LinkFidelity
 from testbed.link import link_ends
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
-from testbed.run.guards import UndoStack, check_room
+from testbed.run.guards import UndoStack
 from testbed.run.manifest import Manifest
 from testbed.run.programs.experiment_programs import ExperimentPrograms, ProgramNetwork, check_command
 from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
+from testbed.run.watchdog import check_room
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 from testbed.spec.units import count

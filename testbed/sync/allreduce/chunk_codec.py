@@ -69,9 +69,20 @@ class ChunkHeaderFormat:
 
     def pack(self, header: ChunkHeader) -> bytes:
         """Return the bytes of a header, `size` of them."""
-        kind, dtype, *places, weight, contributors, scale, overlaps = header
-        bitmap = contributors.to_bytes(self._bitmap_bytes, "little")
-        return self._struct.pack(kind, dtype, _OVERLAPS if overlaps else 0, *places, weight, scale, bitmap)
+        return self._struct.pack(
+            header.kind,
+            header.dtype,
+            _OVERLAPS if header.overlaps else 0,
+            header.tree,
+            header.epoch,
+            header.successor,
+            header.round,
+            header.elements,
+            header.offset,
+            header.weight,
+            header.scale,
+            header.contributors.to_bytes(self._bitmap_bytes, "little"),
+        )
 
     def unpack(self, packed: bytes) -> ChunkHeader:
         """Return the header in `size` bytes.
@@ -79,7 +90,9 @@ class ChunkHeaderFormat:
         Raises:
             FrameError: A field is out of range.
         """
-        kind, dtype, flags, *places, weight, scale, bitmap = self._struct.unpack(packed)
+        kind, dtype, flags, tree, epoch, successor, number, elements, offset, weight, scale, bitmap = (
+            self._struct.unpack(packed)
+        )
         if kind not in tuple(Kind):
             raise FrameError(f"unknown kind of chunk: {kind}", rule="unknown-kind", given=kind)
         if not (0 <= weight < float("inf") and 0 <= scale < float("inf")):
@@ -94,8 +107,20 @@ class ChunkHeaderFormat:
                 rule="unknown-member",
                 given=contributors,
             )
-        overlaps = bool(flags & _OVERLAPS)
-        return ChunkHeader._make((Kind(kind), dtype, *places, weight, contributors, scale, overlaps))
+        return ChunkHeader(
+            kind=Kind(kind),
+            dtype=dtype,
+            tree=tree,
+            epoch=epoch,
+            successor=successor,
+            round=number,
+            elements=elements,
+            offset=offset,
+            weight=weight,
+            contributors=contributors,
+            scale=scale,
+            overlaps=bool(flags & _OVERLAPS),
+        )
 
 
 #: The types of elements that are sent unchanged, by their code on the wire. Codes 3 to 15 are those of codecs.

@@ -42,6 +42,8 @@ from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import Greeting, TransportSettings, handshake, sockets
 from testbed.sync.transport.frame import FETCH
 
+log = logging.getLogger(__name__)
+
 
 class SwapAgreement:
     """This member's promises and the commits that it knows, by epoch. No I/O; the caller holds the group's lock."""
@@ -198,8 +200,6 @@ def connect(
 
 #: The number of connections opened at a time: a thousand members take about 30 times three round trips.
 MOST_OPENING = 32
-
-log = logging.getLogger(__name__)
 
 
 class EarlySwaps:

@@ -26,6 +26,8 @@ from testbed.sync.allreduce.spans import Span, Spans
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import SyncError
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOrders:
@@ -207,8 +209,6 @@ class Attempt:
 
 #: The number of elements fetched at a time: 1 MiB of float32.
 PIECE = 256 * 1024
-
-log = logging.getLogger(__name__)
 
 
 class Unfetched(Exception):

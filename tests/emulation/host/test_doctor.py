@@ -197,7 +197,7 @@ class Machine:
         script = f"""
             for each in /run/testbed /var/log /var/lib/testbed; do mkdir -p $each; mount -t tmpfs tmpfs $each; done
             {before}
-            {sys.executable} -m testbed.cli doctor --fix --json
+            {sys.executable} -m testbed doctor --fix --json
             code=$?
             {after}
             exit $code

@@ -218,7 +218,7 @@ def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
     for name, value in (("pair", PAIR), ("topology", TOPOLOGY)):
         (tmp_path / f"{name}.yaml").write_text(json.dumps(value))
     words = ("pair.yaml", "--policies", "mst,netstorm:roots=2", "--seeds", "7", "--json")
-    command = [sys.executable, "-m", "testbed.cli", "compare", *words]
+    command = [sys.executable, "-m", "testbed", "compare", *words]
     ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "\n2 of 2: netstorm:roots=2, seed 7; about " in ended.stderr

@@ -423,7 +423,7 @@ def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
         assert first.left_behind == NOTHING
     done = json.loads((tmp_path / "runs/sweeps/rates/runs.jsonl").read_text())
     assert (done["axes"], done["finished"]) == ({"scale": "1"}, True)
-    command = [sys.executable, "-m", "testbed.cli", "sweep", "sweep.yaml", "--resume"]
+    command = [sys.executable, "-m", "testbed", "sweep", "sweep.yaml", "--resume"]
     ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1 of 2 runs are already made\n2 of 2: 0.5, seed 7\n" in ended.stdout

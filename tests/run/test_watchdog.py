@@ -1,0 +1,190 @@
+"""What ends a run that nobody else would end, with its reason: each of the things that are watched, broken for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.controller.client import ControllerClient
+from testbed.run import watchdog
+from testbed.run.controller_process import ControllerProcess
+from testbed.run.errors import RunFailed
+from testbed.run.watchdog import LEAST_QUIET_S, EngineWatch, Watchdog, longest_quiet_s
+from testbed.spec.experiment import Experiment
+from tests.controller.runs import mesh, spec_of
+from tests.waiting import stop
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+def smoke(**overrides: str) -> Experiment:
+    return Experiment.load(
+        EXPERIMENTS / "smoke.yaml", {name.replace("_", "."): text for name, text in overrides.items()}
+    )
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[ControllerProcess]:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "s").mkdir()
+    with ControllerProcess(spec_of(mesh()), tmp_path / "s", tmp_path) as process:
+        yield process
+
+
+def failure_of(dog: Watchdog) -> str:
+    """Why it ends the run; it does within seconds."""
+    deadline = time.monotonic() + 60.0
+    with pytest.raises(RunFailed) as raised:
+        while time.monotonic() < deadline:
+            dog.status()
+            time.sleep(0.01)
+    return str(raised.value)
+
+
+# The controller -----------------------------------------------------------------------------------------------------
+
+
+class Broken(socketserver.BaseRequestHandler):
+    """Answers every request with an error, as where a status can't be put together."""
+
+    def handle(self) -> None:
+        while self.request.recv(1 << 16):
+            pass
+        self.request.sendall(b'{"refused": "the controller failed: KeyError()"}')
+
+
+@contextmanager
+def answering_errors(path: Path) -> Iterator[None]:
+    path.unlink()
+    with socketserver.UnixStreamServer(str(path), Broken) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.local
+def test_a_controller_that_answers_with_errors_ends_the_run(
+    controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dog = Watchdog(smoke(), controller, tmp_path)
+    while (status := dog.status()) is None:  # it does not listen yet
+        time.sleep(0.01)
+    assert status["state"] == "waiting"
+    with answering_errors(tmp_path / "s" / "owner.sock"):
+        assert dog.status() is None, "it may be busy"
+        monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
+        why = failure_of(dog)
+    assert "KeyError" in why
+
+
+@pytest.mark.local
+def test_a_controller_that_stands_still_ends_the_run(
+    controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
+    controller.client = ControllerClient(tmp_path / "s" / "owner.sock", timeout_s=0.1)
+    dog = Watchdog(smoke(), controller, tmp_path)
+    stop(controller.pid)
+    try:
+        assert str(tmp_path / "s" / "owner.sock") in failure_of(dog)
+    finally:
+        os.kill(controller.pid, signal.SIGCONT)
+
+
+# Members ------------------------------------------------------------------------------------------------------------
+
+
+class Saying:
+    """A controller that says what it is given."""
+
+    def __init__(self, **status: Any) -> None:
+        self.said: dict[str, Any] = dict.fromkeys(watchdog.SIGNS) | {"rounds": 60} | status
+        self.client = self
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.said)
+
+    def check(self) -> None:
+        """All is well."""
+
+
+@pytest.mark.local
+def test_members_that_report_nothing_new_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "longest_quiet_s", lambda _: 0.0)
+    saying = Saying(state="running", round=7, joined=["a-w0", "b-w0"], left=["a-w0"])
+    dog = Watchdog(smoke(), saying, tmp_path)  # type: ignore[arg-type]
+    dog.status()
+    for name, value in (("round", 8), ("metrics", {"loss": 1.0}), ("membership_events", [{"kind": "left"}])):
+        saying.said[name] = value
+        dog.status()
+    why = failure_of(dog)
+    assert "round 8 of 60" in why and "b-w0" in why
+
+
+@pytest.mark.parametrize("state", ["waiting", "done", "failed"])
+@pytest.mark.local
+def test_a_member_that_does_not_train_need_not_come_further(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "longest_quiet_s", lambda _: 0.0)
+    dog = Watchdog(smoke(), Saying(state=state), tmp_path)  # type: ignore[arg-type]
+    assert [dog.status() for _ in range(3)][-1] is not None
+
+
+@pytest.mark.local
+def test_how_long_they_may_be_quiet_follows_from_the_experiment() -> None:
+    assert longest_quiet_s(smoke()) == 2 * 120 + 10, "the round timeout of members, and a step"
+    slow = smoke(compute_slowdown="{factor: 50, probability: 0.1}", compute_stragglers="{paris-w0: 2}")
+    assert longest_quiet_s(slow) == 2 * 120 + 4 * 0.1 * 2 * 50
+    local = smoke(sync="{strategy: local_sgd, every: 500, round_timeout: 5s}")
+    assert longest_quiet_s(local) == 2 * 5 + 500 * 10
+    assert longest_quiet_s(smoke(sync="{round_timeout: 1s}")) == LEAST_QUIET_S
+
+
+# The host -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.local
+def test_an_engine_that_does_not_answer_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setattr(watchdog, "ASK_S", 0.01)
+    monkeypatch.setattr(watchdog, "SILENT_S", 0.3)
+    with Watchdog(smoke(), Saying(state="running"), tmp_path) as dog:  # type: ignore[arg-type]
+        why = failure_of(dog)
+    assert f"unix://{tmp_path}/docker.sock" in why
+
+
+@pytest.mark.local
+def test_an_engine_may_be_silent_for_a_short_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    assert EngineWatch().failure is None
+
+
+@pytest.mark.local
+def test_a_disk_without_room_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "LEAST_FREE_BYTES", 1 << 60)
+    dog = Watchdog(smoke(), Saying(state="running"), tmp_path)  # type: ignore[arg-type]
+    assert str(tmp_path) in failure_of(dog)
+
+
+@pytest.mark.local
+def test_another_part_that_breaks_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    reasons: list[str | None] = [None]
+    dog = Watchdog(smoke(), Saying(state="running"), tmp_path, lambda: reasons[0])  # type: ignore[arg-type]
+    dog.check_host()
+    reasons[0] = "the SSH client of south has ended"
+    with pytest.raises(RunFailed, match="south"):
+        dog.check_host()
