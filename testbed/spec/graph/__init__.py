@@ -52,8 +52,15 @@ def read_graph(file: Path) -> SiteGraph:
     return graph
 
 
-def import_graph(file: Path, target: Path, defaults: Defaults, workers: int = 1, strict: bool = False) -> Imported:
-    """Write a graph as a topology, whose first lines say where it is from, and the notes.
+def import_graph(
+    file: Path,
+    target: Path,
+    defaults: Defaults,
+    workers: int = 1,
+    strict: bool = False,
+    comments: list[str] | None = None,
+) -> Imported:
+    """Write a graph as a topology.
 
     Args:
         file: The graph.
@@ -61,6 +68,7 @@ def import_graph(file: Path, target: Path, defaults: Defaults, workers: int = 1,
         defaults: The rate and the delay of edges for which the graph has none.
         workers: How many workers each site has.
         strict: Refuse a graph of several components; by default the largest is taken.
+        comments: The first lines of the topology; by default they say where it is from, and the notes.
 
     Raises:
         SpecError: The graph can't be read, or makes no topology; then nothing is written.
@@ -76,7 +84,7 @@ def import_graph(file: Path, target: Path, defaults: Defaults, workers: int = 1,
     made_of = f"Made of {file.name}; delays are {MS_PER_KM} ms a kilometre and {MS_AT_ALL:g} ms, one way."
     if unpacked_name(file).suffix.lower() == ".csv":
         made_of = f"Made of {file.name}; delays are half its round trips."
-    text = topology_text(network_name(target.stem), graph, names, links, workers, [made_of, *notes])
+    text = topology_text(network_name(target.stem), graph, names, links, workers, comments or [made_of, *notes])
     return Imported(write_topology(target, text, file), notes)
 
 
