@@ -62,7 +62,7 @@ DELAY_S = 0.02
 EDGE_S = 0.0005
 SO_TIMESTAMPNS = 35
 
-#: A light load: a datagram of so many bytes each so many seconds, out of step with any row.
+#: A light load: the bytes of a datagram, and the seconds between two, which are out of step with any row.
 LIGHT_BYTES, LIGHT_S = 64, 0.097
 
 #: Replay: (links, seconds between rows).

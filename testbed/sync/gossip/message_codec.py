@@ -13,6 +13,7 @@ from testbed.sync.codecs.codec import bytes_of
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.message import CLASSES, Message, message
 
+#: The fields of PartHeader, in their order.
 _HEADER: Final = struct.Struct("<BIIIdQQ")
 
 #: The header of each frame.
