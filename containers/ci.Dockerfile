@@ -23,9 +23,10 @@ FROM ${BASE}
 COPY --from=install /opt/packages /opt/packages
 COPY --from=install /opt/testbed /opt/testbed
 # The engine loads AppArmor's profiles, for which a container lacks the programs, unless it sees that it is in one.
-ENV PATH=/opt/testbed/bin:$PATH PYTHONPATH=/opt/testbed:/opt/packages container=docker
+ENV PATH=/opt/testbed/bin:$PATH PYTHONPATH=/opt/testbed:/opt/packages container=docker \
+    DOCKER_HOST=unix:///engine/docker.sock
 WORKDIR /testbed
-RUN python3 -m compileall -q /opt/testbed && python3 -m testbed.emulation.shaping && python3 -m testbed.planning
+RUN mkdir /engine && python3 -m compileall -q /opt/testbed && python3 -m testbed.emulation.shaping && python3 -m testbed.planning
 # The engine is the first process, without a network of its own: the workers' containers have none but the emulated.
 # What it starts has its place in a control group of this name, by which it is found should it be left.
 ENTRYPOINT ["dockerd", "--host=unix:///engine/docker.sock", "--bridge=none", "--cgroup-parent=/testbed-smoke"]

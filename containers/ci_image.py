@@ -34,14 +34,14 @@ from testbed.emulation.containers.image import (
     timed_progress,
     wheelhouse,
 )
-from testbed.emulation.host.doctor import PROGRAMS
+from testbed.emulation.host.doctor import IMAGE_PACKAGES, PROGRAMS
 from testbed.resources import __version__
 
 #: The image's name for people: `wan-testbed:0.2.0`.
 NAME = "wan-testbed"
 
-#: The programs that a run calls, a Docker engine, and the compiler of the shaping core.
-DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *compiler.PACKAGES.split(), "docker.io"})
+#: The programs that a run calls, a Docker engine, the compiler of the shaping core, and what makes the worker image.
+DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *compiler.PACKAGES.split(), *IMAGE_PACKAGES, "docker.io"})
 
 
 def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> str:

@@ -73,6 +73,8 @@ WORKER_CODE = (
     "worker/**/*.py",
 )
 
+#: The begin of the tags that images get here. Other tags are a user's, and keep their image.
+OWN_TAG = "testbed-"
 #: The kind of an image, on every image made here; only images with this label are ever removed.
 KIND_LABEL = "testbed.image"
 #: An engine may list this in place of tags.
@@ -469,12 +471,15 @@ def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
 
 
 def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | None]) -> None:
-    """Remove images of these kinds that this checkout built before and no longer needs; images in use stay."""
+    """Remove images of these kinds that this checkout built before and no longer needs.
+
+    Images in use stay, and so do those with a tag that a user gave, `wan-testbed:0.2.0` among them.
+    """
     for image in client.api.images(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):  # in one request, as in `find`
         kind, tags = image["Labels"][KIND_LABEL], [tag for tag in image["RepoTags"] or () if tag != NO_TAG]
         if kind not in wanted or wanted[kind] in tags:
             continue
-        for name in tags or [image["Id"]]:
+        for name in [tag for tag in tags if tag.startswith(OWN_TAG)] if tags else [image["Id"]]:
             remove_unused(client, name)
 
 

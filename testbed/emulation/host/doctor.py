@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from testbed import compiler
 from testbed.emulation import find_mininet
 from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import KIND_LABEL
 from testbed.emulation.containers.limits import missing_limits
 from testbed.emulation.errors import ending_of
 from testbed.emulation.host import budget, fixes
@@ -44,6 +46,9 @@ PROGRAMS = {
     "sysctl": "procps",
     "tc": "iproute2",
 }
+
+#: The Debian packages that make the worker image.
+IMAGE_PACKAGES = ("mmdebstrap", "debian-archive-keyring")
 
 #: The kernel modules that each backend needs.
 MODULES = {
@@ -223,6 +228,19 @@ def _engine(_: Probes) -> Finding:
     return Finding("Docker engine", found)
 
 
+def _worker_image(_: Probes) -> Finding:
+    """Check that a worker image is there or can be built."""
+    if base := os.environ.get("BASE_IMAGE"):
+        return Finding("worker image", f"is built on {base} (BASE_IMAGE)")
+    if shutil.which("mmdebstrap") is not None:
+        return Finding("worker image", "is there, or is built in a minute by the first run")
+    with suppress(*engine.ENGINE_ERRORS):
+        if engine.connect().api.images(filters={"label": f"{KIND_LABEL}=worker"}):
+            return Finding("worker image", "is there; mmdebstrap, which builds the next one, is missing")
+    remedy = f"apt-get install {' '.join(IMAGE_PACKAGES)}, or set BASE_IMAGE to an image with Python"
+    return Finding("worker image", "can't be built without mmdebstrap", remedy, blocks=True)
+
+
 def _limits(probes: Probes) -> Finding:
     """Check that the Docker engine can limit the containers' memory, processes and logs.
 
@@ -292,6 +310,7 @@ CHECKS = (
     Check(partial(_switch, name="bridge")),
     *(Check(partial(_switch, name=name), partial(_fix_switch, name)) for name in SWITCH_MODULES),
     Check(_engine, fixes.start_engine),
+    Check(_worker_image, lambda: fixes.install(IMAGE_PACKAGES)),
     Check(_limits),
     Check(_gpus),
     Check(_leftovers, fixes.take_leftovers_away),

@@ -28,7 +28,7 @@ def made(number: str, kind: str, *tags: str) -> dict[str, Any]:
 
 
 def removed(listed: list[dict[str, Any]], refused: int = 0) -> list[str]:
-    """Return the listed images whose removal a checkout asks for that wants worker:2 and no program image."""
+    """Return the listed images whose removal a checkout asks for that wants testbed-worker:2 and no program image."""
     asked: list[str] = []
 
     def remove(name: str) -> None:
@@ -37,29 +37,34 @@ def removed(listed: list[dict[str, Any]], refused: int = 0) -> list[str]:
             raise APIError("refused", response=SimpleNamespace(status_code=refused))  # type: ignore[arg-type]
 
     client: Any = SimpleNamespace(api=SimpleNamespace(images=lambda **_: listed), images=SimpleNamespace(remove=remove))
-    remove_superseded(client, {"worker": "worker:2", "program": None})
+    remove_superseded(client, {"worker": "testbed-worker:2", "program": None})
     return asked
 
 
 def test_what_a_checkout_no_longer_wants_goes_by_its_tags_or_without_any_by_its_id() -> None:
     listed = [
-        made("1", "worker", "worker:1", "worker:old"),
-        made("2", "worker", "worker:2"),
+        made("1", "worker", "testbed-worker:1", "testbed-worker:old"),
+        made("2", "worker", "testbed-worker:2"),
         made("3", "worker", "<none>:<none>"),
         made("4", "program"),
-        made("5", "base", "base:1"),
+        made("5", "base", "testbed-base:1"),
+        made("6", "worker", "testbed-worker:6", "mine:latest"),
+        made("7", "worker", "mine:older"),
     ]
-    assert removed(listed) == ["worker:1", "worker:old", "sha256:3", "sha256:4"]
+    assert removed(listed) == ["testbed-worker:1", "testbed-worker:old", "sha256:3", "sha256:4", "testbed-worker:6"]
 
 
 @pytest.mark.parametrize("refused", [404, 409])
 def test_what_has_gone_meanwhile_or_is_in_use_is_no_error(refused: int) -> None:
-    assert removed([made("1", "worker", "worker:1"), made("4", "program")], refused) == ["worker:1", "sha256:4"]
+    assert removed([made("1", "worker", "testbed-worker:1"), made("4", "program")], refused) == [
+        "testbed-worker:1",
+        "sha256:4",
+    ]
 
 
 def test_what_the_engine_can_t_do_is() -> None:
     with pytest.raises(APIError):
-        removed([made("1", "worker", "worker:1")], 500)
+        removed([made("1", "worker", "testbed-worker:1")], 500)
 
 
 def test_digits_that_another_process_made_meanwhile_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_setup_installs_every_program_that_doctor_asks_for() -> None:
     assert packages
     installed = {word for line in packages[1].splitlines() for word in line.partition("#")[0].split()}
     essential = {"util-linux"}  # of Debian, which never lacks it
-    assert {*doctor.PROGRAMS.values(), *compiler.PACKAGES.split()} - essential <= installed
+    assert {*doctor.PROGRAMS.values(), *doctor.IMAGE_PACKAGES, *compiler.PACKAGES.split()} - essential <= installed
 
 
 @pytest.mark.local
@@ -150,9 +150,10 @@ def test_on_a_bare_machine_every_complaint_has_its_remedy(tmp_path: Path, monkey
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(doctor, "find_mininet", lambda: False)
+    monkeypatch.delenv("BASE_IMAGE", raising=False)
     findings = doctor.examine()
     blocking = [finding for finding in findings if finding.blocks]
-    assert {"root", "programs", "mininet", "Docker engine"} <= {finding.name for finding in blocking}
+    assert {"root", "programs", "mininet", "Docker engine", "worker image"} <= {finding.name for finding in blocking}
     assert all(finding.remedy for finding in blocking)
     packages = set(named(findings)["programs"].remedy.removeprefix("apt-get install ").split())
     assert packages == set(doctor.PROGRAMS.values())
