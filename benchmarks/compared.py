@@ -132,8 +132,11 @@ def _fidelity(words: Sequence[str]) -> dict[str, Any]:
     """
     progress(f"benchmarks.fidelity {' '.join(words)}")
     command = [sys.executable, "-m", "benchmarks.fidelity", "--json", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return dict(json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    found = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not found:  # with a missed claim it ends with 1, and has figures
+        raise RuntimeError(f"`{' '.join(command)}` ended with exit code {done.returncode} and without figures")
+    return dict(json.loads(found[-1]))
 
 
 def _replayed(clock_s: float, delivery_s: int) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numpy import generic
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -42,7 +43,7 @@ def show(tables: Sequence[Table], figures: Mapping[str, Any], *, as_json: bool, 
     """
     machine = {"kernel": platform.release(), "cpus": os.cpu_count(), "backend": backend}
     if as_json:
-        print(json.dumps({**figures, **machine}))
+        print(json.dumps({**figures, **machine}, default=_plain))
         return
     for table in tables:
         _console.print(_rich(table))
@@ -60,3 +61,10 @@ def _rich(table: Table) -> RichTable:
     for row in table.rows:
         made.add_row(*row)
     return made
+
+
+def _plain(value: object) -> object:
+    """Return NumPy's number or truth value as Python's, for JSON."""
+    if isinstance(value, generic):
+        return value.item()
+    raise TypeError(f"{value!r} is no value of JSON")
