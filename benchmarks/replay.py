@@ -8,7 +8,8 @@ within 3 % on average, and a correlation of 0.99 or more. Without `--file` one i
 outages, since Mahimahi's files may not be copied here.
 
 Then a small packet each 97 ms goes over the link alone. Its wait is compared with the wait until the file's next
-opportunity, and with its wait where the same file is replayed as rates, as the netem backend does it.
+opportunity, and with its wait where the same file is replayed as rates, as the netem backend does it. These are
+figures without a claim.
 
 Then rows are put in force by the real shaper on 26 links each 100 ms, on 500 each second and on one each 10 ms, on a
 quiet host and beside a process that keeps a processor busy. A row is a case. A tick's lateness lasts from its moment

@@ -12,7 +12,7 @@ loss: 1 flow, and as many as `sync.streams` takes, over 100 Mbit/s and a round t
 share: One flow under BBR beside one flow under cubic, over that path without and with the loss, and what the flow under
     cubic has there alone. At least a third of BBR's is wanted for it, or of what it has alone if that is less.
 
-The exit code is 1 where a figure is missed.
+The exit code is 1 where a figure is missed; `--quick` judges one measurement of each.
 """
 
 from __future__ import annotations

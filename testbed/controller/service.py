@@ -170,7 +170,8 @@ class ControllerService(ControlledRun):
             Contradiction: The member comes too late, or its state is impossible.
         """
         if self.finished.is_set():
-            raise JoinRefused(f"{hello.member!r} came after the run was over ({self.failure or self.state})")
+            ending = self.failure or (STOPPED if self.state == "waiting" else self.state)
+            raise JoinRefused(f"{hello.member!r} came after the run was over ({ending})")
         if rejoin is not None and self._before is not None and self.state == "waiting":
             raise JoinRefused(
                 f"{hello.member!r} reconnected to a training that is over; start it again for the next one"

@@ -127,7 +127,7 @@ class CostModel:
     def _fills(self, parents: Mapping[str, str], chunk: float, towards_root: bool) -> list[_Fill]:
         """Return the paths to (from) the root that may fill last.
 
-        No other path takes longer and has as fast a slowest edge.
+        A path is left out if another one takes longer, and its slowest edge is as fast or faster.
         """
         ways: dict[str, _Fill] = {}
         for member in parents:

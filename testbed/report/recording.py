@@ -300,7 +300,7 @@ def _thinned(records: Sequence[T]) -> Sequence[T]:
 
 
 def _since(file: Path, began: float) -> list[dict[str, Any]]:
-    """Return a file's records without the field `estimates`, and `at_s` in seconds since training began, at least 0."""
+    """Return a file's records without `estimates`; their `at_s` counts from the begin of training, at least 0."""
     found = []
     for line in _complete(file).splitlines():
         record = json.loads(line)

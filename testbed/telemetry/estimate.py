@@ -105,7 +105,7 @@ class Estimate:
         return float(0.5 ** (self.age_s / SILENCE_S))
 
     def doubt(self) -> tuple[float, float]:
-        """Return the doubt of the estimate below and above it now: two standard deviations of the rate's logarithm."""
+        """Return the standard deviations of the rate's logarithm below and above the estimate, grown with its age."""
         drift = DRIFT * self.age_s**0.5
         below, above = log(self.rate_bps / self.low_bps) / TWO_SIDED, log(self.high_bps / self.rate_bps) / TWO_SIDED
         return min(below + drift, UNKNOWN_DOUBT), min(above + drift, UNKNOWN_DOUBT)
@@ -333,7 +333,8 @@ class RateHistory:
     def between(self, began_s: float, ended_s: float) -> PastRate | None:
         """Return the median rate between two moments (Unix time) with its range; None if nothing ever filled the link.
 
-        Where fewer than LEAST samples are inside, the nearest ones on both sides count too.
+        The nearest LEAST samples on both sides count too: for the rate where fewer than LEAST are inside, for the range
+        where those inside are fewer than two groups of LEAST.
         """
         before = [sample for sample in self._samples if sample.ended_s <= began_s][-LEAST:]
         inside = [sample for sample in self._samples if sample.ended_s > began_s and sample.began_s < ended_s]

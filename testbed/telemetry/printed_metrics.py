@@ -216,7 +216,7 @@ def _of_words(line: str) -> dict[str, float]:
 
 
 def _of_dictionary(line: str) -> dict[str, float]:
-    """Read a dictionary anywhere in a line; empty for a line with nested ones, whose names could collide."""
+    """Return the values of a dictionary in a line; none of nested dictionaries, whose names could collide."""
     return _values((match[2], match[4], match[5]) for match in QUOTED.finditer(line)) if line.count("{") == 1 else {}
 
 

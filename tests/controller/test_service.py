@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import resource
 import shutil
 import stat
@@ -17,10 +18,10 @@ import pytest
 from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.controller.allreduce import plan_swaps
 from testbed.controller.model.spec import Elasticity
-from testbed.controller.server.member_server import STOPPED
+from testbed.controller.server.member_server import STOPPED, JoinRefused
 from testbed.plan import Plan
 from testbed.planning import PolicyError, View, make_policy
-from testbed.protocol import Goodbye, Held, Job, Report, Stop, decode, encode
+from testbed.protocol import Goodbye, Held, Hello, Job, Report, Stop, decode, encode
 from testbed.telemetry.store import read_records
 from tests.controller.fleet import connect
 from tests.controller.runs import ROUNDS, group_of, mesh, plan_of, planner_of, running, spec_of, swaps_of, training
@@ -487,6 +488,8 @@ def test_a_controller_that_is_stopped_fails_a_training_that_has_begun_and_no_oth
                 assert member.stopped == STOPPED
                 member.writer.close()
             assert (controller.state, controller.failure) == (state, failure)
+            with pytest.raises(JoinRefused, match=re.escape(f"over ({STOPPED})")):
+                controller.joined(Hello(view.names[-1], ("10.0.0.1", 4000)))
 
     asyncio.run(scene())
     final = json.loads((tmp_path / "out/final.json").read_text())

@@ -154,7 +154,8 @@ def test_a_link_s_queue_and_background_traffic_are_shown(browser: Browser, tmp_p
         {"link": "a->b", "on_off": {"rate": "30%", "busy": "2s", "idle": "1s"}},
         {"link": "a->b", "poisson": {"rate": "1mbit", "size": "200KB", "every": "5s"}},
     ]
-    links = [{"between": ["a", "b"], "rate": "20mbit", "delay": "10ms", "queue": queue}]
+    back = {"queue": {"limit": "50KB", "discipline": "red", "min": "10%", "max": "30%", "probability": "2%"}}
+    links = [{"between": ["a", "b"], "rate": "20mbit", "delay": "10ms", "queue": queue, "backward": back}]
     two = {"name": "two", "sites": {"a": {"workers": 1}, "b": {"workers": 1}}, "links": links, "traffic": traffic}
     (file := tmp_path / "two.yaml").write_text(yaml.safe_dump(two))
     with answering(Topology.load(file), tmp_path / "two.sock", 0) as (_, server):
@@ -163,12 +164,12 @@ def test_a_link_s_queue_and_background_traffic_are_shown(browser: Browser, tmp_p
         tab.open(f"file://{write_entry(tmp_path, server.port, server.token)}")
         tab.until("document.querySelectorAll('#map .link').length === 2")
         said = choose(tab, "a->b")
-        assert "by its background traffic" in said
+        assert "by its trace or background traffic" in said
         assert "100 kB, codel: target 4.00 ms, interval 80.0 ms" in said
         assert "on_off: rate 30.0 %, busy 2.00 s, idle 1.00 s" in said
         assert "poisson: rate 1.00 Mbit/s, size 200 kB, every 5.00 s" in said
-        back = choose(tab, "b->a")
-        assert "codel" in back and "background" not in back
+        back_said = choose(tab, "b->a")
+        assert "50.0 kB, red: min 10.0 %, max 30.0 %, probability 2.00 %" in back_said and "background" not in back_said
         check_quiet(tab)
 
 

@@ -133,7 +133,7 @@ function toldOf(state, name, link) {
 }
 
 function askedOf(state, name, link) {
-  const moved = trafficOf(link).length ? "background traffic" : "trace";
+  const moved = trafficOf(link).length ? "trace or background traffic" : "trace";
   const source = link.replayed === null ? [] : [`by its ${link.replayed ? moved : "file"}`];
   const changes = d3.group(changesOf(state, name), ([, by]) => by);
   const changed = [...changes].map(([by, fields]) => {

@@ -63,12 +63,15 @@ export function changesOf(state, name) {
   return fields.map(([field, key]) => [field, said((by[key] ?? { who: newest }).who)]);
 }
 
+/** The names of a discipline's values in topologies, where they differ from the API's. */
+const IN_FILES = { least: "min", most: "max" };
+
 /** A link's queue: its size, and what drops packets of it; "" of a recording, which does not say. */
 export function queueOf({ queue_bytes, discipline }) {
   if (!discipline) return "";
   const { name, ...values } = discipline;
   const told = Object.entries(values).map(([key, value]) =>
-    key.endsWith("_s") ? `${key.slice(0, -2)} ${delay(value)}` : `${key} ${share(value)}`);
+    key.endsWith("_s") ? `${key.slice(0, -2)} ${delay(value)}` : `${IN_FILES[key] ?? key} ${share(value)}`);
   return `${size(queue_bytes)}, ${[name, told.join(", ")].filter(Boolean).join(": ")}`;
 }
 

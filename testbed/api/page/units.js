@@ -6,7 +6,8 @@ const PREFIXES = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
 function prefixed(value, unit) {
   if (value == null) return NOTHING;
-  const [factor, prefix] = PREFIXES.find(([least]) => value >= least) ?? [1, ""];
+  const rounded = Number(value.toPrecision(3));  // 999,999 is 1.00 M
+  const [factor, prefix] = PREFIXES.find(([least]) => rounded >= least) ?? [1, ""];
   return `${prefix ? (value / factor).toPrecision(3) : Math.round(value)} ${prefix}${unit}`;
 }
 

@@ -83,7 +83,8 @@ class Coordinator(ABC):
         """
         if strangers := sorted(report.named.difference(self.spec.members)):
             text = f"its {report.kind} names {strangers[0]!r}, which is not a member of this run"
-            raise Contradiction(text, rule="unknown-member", member=report.member, given=strangers[0])
+            where = {"round": report.round, "epoch": report.epoch} if isinstance(report, Report) else {}
+            raise Contradiction(text, rule="unknown-member", member=report.member, given=strangers[0], **where)
 
     @abstractmethod
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:

@@ -324,7 +324,7 @@ def test_whatever_members_report_within_bounds_breaks_nothing(tmp_path: Path, da
 def test_a_report_that_contradicts_what_is_known_of_the_run(told: Told, changes: dict[str, Any], rule: str) -> None:
     with pytest.raises(Contradiction) as caught:
         told.hear(replace(Report("a-w0", 1, 0, 10.0, 11.0, 0.1, 0.0, 0, 0, 0, 0), **changes))
-    assert (caught.value.rule, caught.value.member) == (rule, "a-w0")
+    assert (caught.value.rule, caught.value.member, caught.value.round) == (rule, "a-w0", 1)
     told.go_round(1, 0)
     assert told.coordinator.group.rounds.count == 1
 
