@@ -83,8 +83,10 @@ class Coordinator(ABC):
         """
         if strangers := sorted(report.named.difference(self.spec.members)):
             text = f"its {report.kind} names {strangers[0]!r}, which is not a member of this run"
-            where = {"round": report.round, "epoch": report.epoch} if isinstance(report, Report) else {}
-            raise Contradiction(text, rule="unknown-member", member=report.member, given=strangers[0], **where)
+            number, epoch = (report.round, report.epoch) if isinstance(report, Report) else (None, None)
+            raise Contradiction(
+                text, rule="unknown-member", member=report.member, round=number, epoch=epoch, given=strangers[0]
+            )
 
     @abstractmethod
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
