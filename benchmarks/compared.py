@@ -1,4 +1,4 @@
-"""Measure what the README says beside its peers, in one run: links, replay, re-planning, and a training script.
+"""Measure what the README's table says beside its peers, in one run: links, replay, re-planning, and a training script.
 
     sudo python -m benchmarks.compared [--python PEERS/bin/python]
 
