@@ -35,7 +35,7 @@ from numpy import percentile
 
 from benchmarks.support import flood
 from benchmarks.support.options import Options
-from benchmarks.support.pairs import batch, namespaces, pairs
+from benchmarks.support.pairs import Pair, batch, namespaces, pairs
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.links.links import Links
@@ -148,10 +148,7 @@ def _waits(
     moments, period = opportunities.moments_ms, opportunities.moments_ms[-1]
     link = Link("near0", "far0", LinkState(64e3, DELAY_S, queue=WAITING), trace)
     waited, expected = [], []
-    with pairs(1) as (pair,), open_shaper(backend) as shaper:  # type: ignore[arg-type]
-        links = Links(shaper, lambda *_: None)
-        shaper.attach(dict(zip(pair.ports, (links.add(link), LinkState(100e6, DELAY_S)), strict=True)))
-        replay = Replay(links)
+    with _replayed(link, backend) as (pair, replay, _):
         sender = inside(pair.netns("near"), lambda: socket(AF_INET, SOCK_DGRAM))
         with sender, flood.receiver(pair.netns("far")) as into:
             into.settimeout(60)
@@ -176,11 +173,7 @@ def measure(file: Path | None = None, seconds: int = 60, backend: str = "auto") 
     trace = delivery_trace(file, seconds)
     assert trace.opportunities is not None
     link = Link("near0", "far0", LinkState(64e3, DELAY_S, queue=WAITING), trace)
-    back = LinkState(100e6, DELAY_S)
-    with pairs(1) as (pair,), open_shaper(backend) as shaper:  # type: ignore[arg-type]
-        links = Links(shaper, lambda *_: None)
-        shaper.attach(dict(zip(pair.ports, (links.add(link), back), strict=True)))
-        replay = Replay(links)
+    with _replayed(link, backend) as (pair, replay, used):
         stream = flood.Stream(pair.netns("near"), pair.address("far"), EXCESS * fastest(trace.opportunities))
         with flood.receiver(pair.netns("far")) as into, flood.start([stream], seconds + 4) as sending:
             time.sleep(1)  # until it sends, and the queue is full
@@ -192,10 +185,19 @@ def measure(file: Path | None = None, seconds: int = 60, backend: str = "auto") 
         per_second = MTU_FRAME_BYTES * 8 / 1e6
         return Delivered(
             source=file.name if file else "generated",
-            backend=shaper.name,
+            backend=used,
             asked_mbps=[n * trace.opportunities.bytes_each * 8 / 1e6 for n in windows(trace.opportunities, seconds)],
             arrived_mbps=[n * per_second for n in arrivals],
         )
+
+
+@contextmanager
+def _replayed(link: Link, backend: str) -> Iterator[tuple[Pair, Replay, str]]:
+    """Yield two hosts with this link one way, the replay of its trace, not yet started, and the backend's name."""
+    with pairs(1) as (pair,), open_shaper(backend) as shaper:  # type: ignore[arg-type]
+        links = Links(shaper, lambda *_: None)
+        shaper.attach(dict(zip(pair.ports, (links.add(link), LinkState(100e6, DELAY_S)), strict=True)))
+        yield pair, Replay(links), shaper.name
 
 
 def generated(seconds: int) -> DeliverySchedule:

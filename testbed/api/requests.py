@@ -54,7 +54,7 @@ class Request(ApiModel):
 
 
 class HttpRequest(Request):
-    """A request that comes over HTTP. Fields that the path names are in the path, the others in the body."""
+    """A request that comes over HTTP. Its path names all fields of the request, or none: then the body has them."""
 
     #: The HTTP method, and the path below /api/v1.
     ROUTE: ClassVar[tuple[str, str]]

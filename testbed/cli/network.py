@@ -33,6 +33,9 @@ NEW_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 T = TypeVar("T")
 
+#: The remedy where no network is up.
+START = "`testbed network up TOPOLOGY` first"
+
 Name = Annotated[
     str | None, typer.Option("--name", metavar="N", help="the network's name; needed only where several are up")
 ]
@@ -156,7 +159,7 @@ def chosen_network(name: str | None) -> str:
     from testbed.emulation.daemon import networks_up
 
     need_root()
-    return _chosen(name, networks_up())
+    return _chosen(name, networks_up(), START)
 
 
 def chosen_network_or_run(name: str | None) -> str:
@@ -165,20 +168,21 @@ def chosen_network_or_run(name: str | None) -> str:
 
     need_root()
     up, runs = networks_up(), networks_of_runs()
-    return name if name is not None and name in runs else _chosen(name, up or runs)
+    return name if name is not None and name in runs else _chosen(name, up or runs, f"{START}, or `testbed run`")
 
 
-def _chosen(name: str | None, names: list[str]) -> str:
+def _chosen(name: str | None, names: list[str], start: str) -> str:
+    """Return the network that is meant. Where none is up, the error's remedy is `start`."""
     if name in names:
         return name
     if name is None and len(names) == 1:
         return names[0]
-    there = f"up: {', '.join(names)}" if names else "none is up"
+    there = ", ".join(names)
     if name is not None:
-        remedy = f"one of {', '.join(names)}" if names else "`testbed network up TOPOLOGY` first"
-        raise bad_input(f"--name {name}: no such network is up", remedy)
-    remedy = f"--name with one of {', '.join(names)}" if names else "`testbed network up TOPOLOGY` first"
-    raise bad_input(f"which network? {there}", remedy)
+        raise bad_input(f"--name {name}: no such network is up", f"one of {there}" if names else start)
+    if not names:
+        raise bad_input("which network? none is up", start)
+    raise bad_input(f"which network? up: {there}", f"--name with one of {there}")
 
 
 def new_name(name: str) -> str:

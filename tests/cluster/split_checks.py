@@ -29,6 +29,7 @@ import yaml
 
 from benchmarks.support.pretended import PretendedHosts
 from testbed.emulation import label
+from testbed.emulation.cleanup import clean
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState
@@ -206,6 +207,8 @@ def test_a_host_that_is_lost_is_said_by_its_name(number: signal.Signals) -> None
         finally:
             if number == signal.SIGSTOP:
                 os.kill(pid, signal.SIGKILL)
+            until(lambda: up.hosts.hosts["south"]._process.poll() is not None)
+            clean(None, f"{up.testbed.name}-south")
 
 
 def test_what_is_asked_of_the_whole_is_done_by_its_hosts() -> None:
