@@ -141,8 +141,8 @@ def read_kind(file: Path, wanted: str) -> dict[str, Any]:
         value = read_yaml(file)
     except SpecError:
         found = next((kind for kind, (_, ends, _) in KINDS.items() if unpacked_name(file).suffix.lower() in ends), None)
-        found = RUN if (file / "manifest.json").exists() else found
-        if found is None or not file.exists():
+        found = RUN if _is_there(file / "manifest.json") else found
+        if found is None or not _is_there(file):
             raise
     else:
         found = kind_of(value)
@@ -151,6 +151,13 @@ def read_kind(file: Path, wanted: str) -> dict[str, Any]:
     uses = RUN_USES if found == RUN else KINDS[str(found)][2]
     rule = f"the file is {found}, and {wanted} is needed"
     raise SpecError(file, [Fault("file", rule, f"the path of {wanted}; {uses}")])
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError:  # a name that is too long
+        return False
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

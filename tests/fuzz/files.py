@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
@@ -91,7 +91,8 @@ def use_trace(path: Path) -> None:
 
 def replay(trace: Trace) -> None:
     """Go through a trace as a run does, forward and to its end."""
-    moments = [moment for moment, _ in islice(trace.changes(), 3 * len(trace.rows))]
+    changes = islice(trace.changes(), 3 * len(trace.rows))
+    moments = [moment for moment, _ in takewhile(lambda change: change[0] <= 3 * trace.duration_s, changes)]
     assert all(before <= after < math.inf for before, after in pairwise(moments)), "the replay would go back"
     laps = 2 if trace.end == "loop" and not trace.is_steady else 0
     assert moments[-1] >= laps * trace.duration_s - trace.offset_s, "the replay would not go on"

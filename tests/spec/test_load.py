@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
-from testbed.spec.load import read_yaml
+from testbed.spec.load import read_kind, read_yaml
 from testbed.spec.topology import Topology
 from tests.spec.files import EXPERIMENT, TOPOLOGY, write, written
 
@@ -192,6 +192,13 @@ def test_a_key_is_as_it_is_written_and_a_value_what_people_read(word: str, value
     assert read_yaml(written(tmp_path, f"a: {{{word}: 1}}", f"b: {word}"))["a"] == {word: 1}
     found = read_yaml(written(tmp_path, f"b: {word}"))["b"]
     assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".csv", "a/" * 3000])
+def test_a_path_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_kind(Path(name), "an experiment")
+    assert caught.value.faults[0].field == "file"
 
 
 def test_a_value_that_contains_itself_is_refused(tmp_path: Path) -> None:

@@ -228,8 +228,11 @@ class _Reader:
     def site_graph(self, graph: Any) -> SiteGraph:
         """Return the sites and edges of the graph. SpecError names the line and the attribute that can't be read."""
         nodes = {str(node): self._node(node, its) for node, its in graph.nodes(data=True)}
+        names = {node: str(node) for node in graph}  # an edge may name node 1 as 1.0, which is equal
         edges = tuple(
-            self._edge(source, target, its, nodes) for source, target, its in graph.edges(data=True) if source != target
+            self._edge(names[source], names[target], its, nodes)
+            for source, target, its in graph.edges(data=True)
+            if source != target
         )
         if doubt := doubtful_round_trips(2 * each for each in self._without_unit if each <= MOST_DELAY_S * 1e3):
             remedy = 'delays with their unit, such as `latency "110 ms"`'
@@ -258,7 +261,7 @@ class _Reader:
         return None if latitude is None or longitude is None else (latitude.value, longitude.value)
 
     def _edge(
-        self, source: object, target: object, attributes: Mapping[str, Any], nodes: Mapping[str, GraphNode]
+        self, source: str, target: str, attributes: Mapping[str, Any], nodes: Mapping[str, GraphNode]
     ) -> GraphEdge:
         place = _place(f"edge {source} to {target}", attributes)
         km = self._quantity(place, attributes, LENGTHS, lambda value: in_units(value, LENGTHS_KM), "km")
@@ -267,14 +270,14 @@ class _Reader:
             ways = 2
             delay = self._quantity(place, attributes, ROUND_TRIPS, lambda value: in_units(value, TIMES_MS), "ms")
         rate = self._rate(place, attributes)
-        a, b = nodes[str(source)].position, nodes[str(target)].position
+        a, b = nodes[source].position, nodes[target].position
         self._check_distance(place, km, delay, ways, 0.0 if a is None or b is None else great_circle_km(a, b))
         if delay is not None and not delay.has_unit:
             self._without_unit.append(delay.value / ways)
         self._note_unread(attributes, rate is not None)
         return GraphEdge(
-            str(source),
-            str(target),
+            source,
+            target,
             km=None if km is None else km.value,
             delay_ms=None if delay is None else delay.value / ways,
             rate_bps=rate,

@@ -42,6 +42,12 @@ def written(made: nx.Graph, folder: Path, suffix: str) -> Path:
     return file
 
 
+def test_an_edge_may_name_node_1_as_a_decimal(tmp_path: Path) -> None:
+    file = tmp_path / "graph.gml"
+    file.write_text("graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1.0 ] ]")
+    assert [(edge.source, edge.target) for edge in read_graph(file).edges] == [("0", "1")]
+
+
 @pytest.mark.parametrize("suffix", [".gml", ".graphml"])
 def test_a_graph_becomes_a_topology(suffix: str, tmp_path: Path) -> None:
     import_graph(written(graph(), tmp_path, suffix), tmp_path / "net.yaml", Defaults(50e6), 2)

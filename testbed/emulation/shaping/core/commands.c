@@ -160,6 +160,8 @@ static const char *read_state(const char *text, struct state *s)
                         &kind, &d->least, &d->most, &d->chance, &d->weight};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         text = read_number(text, &STATE_FIELDS[i], values[i]);
+    if (!text)
+        return NULL;   /* a value may be out of its bounds */
     s->reorder = reorder != 0;
     d->kind = (enum kind)kind;
     return text;
