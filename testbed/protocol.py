@@ -26,6 +26,9 @@ Where the run is elastic (its Welcome has a lease) there are more:
       Holding      ------------->             the member's round, and the elements that it holds final
                    <-------------  Reconfigure a plan without the lost member, and what each member holds
 
+Members that gossip, by a scheme that goes on without a lost member, send Lost in any run: the controller removes the
+peer that was reported first, tells it to stop, and the others by Died.
+
 A plan takes force without a further message. The chunks of every round carry the successor that their contributors
 hold: the epoch of the plan that they were last asked to prepare, or the round's own epoch until they hold it. Where
 contributors name different ones, the round's own epoch is taken. The result comes back with the mean, so after round k
@@ -257,7 +260,7 @@ class Lost(ControlMessage, frozen=True):
     member: Name
     peer: Name
     why: Text
-    #: The epoch of the generation's first plan.
+    #: The epoch of the generation's first plan; 0 where members gossip.
     generation: Number
     #: The connection is broken; else the peer has not sent for longer than a round takes.
     broken: bool = True

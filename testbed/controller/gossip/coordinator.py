@@ -29,6 +29,7 @@ from testbed.protocol import (
     Goodbye,
     Hello,
     Job,
+    Lost,
     NodeConfiguration,
     PromiseGraph,
     Report,
@@ -72,11 +73,14 @@ class GossipCoordinator(Coordinator):
         self._joining[hello.member] = hello.address
 
     def receive(self, message: ControlMessage) -> Actions:
-        """Handle a member's report, promise or goodbye.
+        """Handle a member's report, promise or goodbye, or the loss of a peer. A removed member has no more to say.
 
         Raises:
             Contradiction: The message contradicts earlier ones or the state of the run.
         """
+        member = getattr(message, "member", "")
+        if member in self.spec.members and member not in self.present:
+            return
         match message:
             case Report():
                 self._check_report(message)
@@ -87,6 +91,12 @@ class GossipCoordinator(Coordinator):
                 configuration = yield from self._topology.promised(message)
                 if configuration is not None:
                     yield self._admit(configuration)
+            case Lost(_, peer, why) if self._survives and self.running and peer in self.present:
+                why = f"{member} lost it: {why}"
+                yield from self._remove_member(peer, why)
+                stop = brief(f"the other members go on without this one: {why}")
+                yield Tell(peer, Stop(stop, again=self.spec.elastic is not None))
+                yield Announce()
             case Goodbye():
                 yield from self._handle_goodbye(message)
                 yield Announce()

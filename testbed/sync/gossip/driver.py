@@ -27,6 +27,7 @@ from testbed.sync.gossip.inbox import (
     Event,
     GraphCommitted,
     GraphPrepared,
+    LossDue,
     MemberFailed,
     MessageArrived,
     ModelSent,
@@ -38,6 +39,10 @@ from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
 from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
+
+#: Seconds from the loss of a peer to its report. Of a process that has ended the controller knows within them; a peer
+#: that runs, behind a path that was down for too long, is known to this member alone.
+REPORT_LOSS_S = 1.0
 
 #: Makes the local step of a number from flat parameters, which it must not change, and returns the change to them.
 LocalStep = Callable[[Tensor, int], Tensor]
@@ -57,6 +62,9 @@ class IterationObserver(Protocol):
 
     def waited(self, seconds: float, peer: str) -> None:
         """Record that the member waited for some seconds until a message of `peer` let it continue."""
+
+    def lost(self, peer: str, why: str) -> None:
+        """Record that the connections to a peer have ended, and that the controller has not removed the peer."""
 
 
 class Driver:
@@ -211,6 +219,9 @@ class Driver:
                 self._queue.left(peer)
             case PeerLost(peer, why):
                 self._lost(peer, why, awaited)
+            case LossDue(peer):
+                if peer in self._gone:
+                    self._observer.lost(peer, self._gone[peer])
             case PeerCut(peer):
                 self._cut(peer)
             case GraphPrepared(ahead):
@@ -239,7 +250,9 @@ class Driver:
         if peer not in self._partners - self._done:
             return
         self._gone[peer] = why
-        if not self._survives:
+        if self._survives:
+            self._inbox.put_after(REPORT_LOSS_S, lambda: LossDue(peer))
+        else:
             raise SyncError(
                 f"{self._where}: {peer} is gone ({why}), while waiting for {awaited}", rule="peer-lost", member=peer
             )

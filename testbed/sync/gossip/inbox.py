@@ -45,6 +45,13 @@ class PeerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class LossDue:
+    """The controller had time to remove a lost peer whose process has ended; another loss is to be reported now."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeerCut:
     """The controller says that a peer has died, and that the others go on without it."""
 
@@ -92,7 +99,17 @@ class StepFinished:
     change: Tensor
 
 
-Event = MessageArrived | PeerLost | PeerCut | GraphPrepared | GraphCommitted | MemberFailed | ModelSent | StepFinished
+Event = (
+    MessageArrived
+    | PeerLost
+    | LossDue
+    | PeerCut
+    | GraphPrepared
+    | GraphCommitted
+    | MemberFailed
+    | ModelSent
+    | StepFinished
+)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from testbed.protocol import ControlMessage, PromiseGraph, Report
+from testbed.protocol import ControlMessage, Lost, PromiseGraph, Report
+from testbed.schema import brief
 from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.gossip.message_queue import Mailbox
 
@@ -73,6 +74,10 @@ class IterationReporter:
     def promised(self, end: int) -> None:
         """Send the member's promise to enter no iteration from `end` on."""
         self._tell(PromiseGraph(self._member, end))
+
+    def lost(self, peer: str, why: str) -> None:
+        """Tell the controller that the connections to a peer have ended."""
+        self._tell(Lost(self._member, peer, brief(why), generation=0))
 
     def advanced(self, iteration: int) -> None:
         """Report the iteration before, unless the member has just begun."""

@@ -28,6 +28,7 @@ from testbed.protocol import (
     Goodbye,
     Hello,
     Job,
+    Lost,
     NodeConfiguration,
     PrepareGraph,
     PromiseGraph,
@@ -268,6 +269,20 @@ def test_the_others_are_told_of_a_death_and_asked_for_a_graph_with_one_that_come
         ("left", DIES, 0),
         ("came", DIES, 5),
     ]
+
+
+def test_a_peer_that_runs_but_was_lost_is_removed_and_stopped_and_may_come_again() -> None:
+    coordinator = begun()
+    lost = Lost(VIEW.names[0], DIES, "timed out", generation=0)
+    actions = list(coordinator.receive(lost))
+    assert told(iter(actions), Died) == OTHERS
+    assert told(iter(actions), Stop) == {DIES}
+    late = Lost(DIES, VIEW.names[0], "timed out", generation=0)
+    assert (
+        list(coordinator.receive(late)) == list(coordinator.receive(Goodbye.with_error(DIES, 3, "asked to stop"))) == []
+    )
+    assert coordinator.present == frozenset(OTHERS)
+    assert list(coordinator.receive(lost)) == []
 
 
 def test_a_comer_that_dies_again_is_waited_for_no_more() -> None:

@@ -51,6 +51,7 @@ class Follow:
     entered: list[int] = field(default_factory=list)
     waits: list[tuple[float, str]] = field(default_factory=list)
     promises: list[int] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
 
     def advanced(self, iteration: int) -> None:
         self.entered.append(iteration)
@@ -61,6 +62,9 @@ class Follow:
 
     def waited(self, seconds: float, peer: str) -> None:
         self.waits.append((seconds, peer))
+
+    def lost(self, peer: str, why: str) -> None:
+        self.losses.append(peer)
 
 
 class Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -113,6 +114,37 @@ def test_two_members_die_and_the_others_finish(rules: HopRules, seed: int) -> No
     world.run()
     assert world.errors().keys() == {"w2", "w5"} == set(controller.died)
     assert all(members[name].iteration == 60 for name in EIGHT if name not in controller.died)
+
+
+class LateController(Controller):
+    """Removes a lost member when another one reports the loss, and not before."""
+
+    def __init__(self, world: World, dying: dict[str, int]) -> None:
+        super().__init__(world, dying)
+        self.reports: list[tuple[str, str]] = []
+        for member in world.members.values():
+            member.follow.lost = partial(self._lost, member.name)  # type: ignore[method-assign]
+
+    def cut(self, member: DrivenMember, dead: str) -> None:
+        """Wait for a report."""
+
+    def _lost(self, by: str, peer: str, why: str) -> None:
+        self.reports.append((by, peer))
+        for member in self.others():
+            self._world.later(partial(super().cut, member, peer))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_peer_that_the_controller_does_not_remove_is_reported(seed: int) -> None:
+    graph = double_ring(EIGHT)
+    world = World(rough(seed))
+    members = hop_members(graph, HopRules(max_ig=3, backup=1), 60)
+    world.start(members, around(graph), 1, survives=True)
+    controller = LateController(world, {"w2": 10})
+    world.run()
+    assert controller.reports and {peer for _, peer in controller.reports} == {"w2"}
+    assert world.errors().keys() == {"w2"}
+    assert all(members[name].iteration == 60 for name in EIGHT if name != "w2")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
