@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -83,12 +84,25 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
     app.add_exception_handler(METHOD_NOT_ALLOWED, _not_so)
     app.add_exception_handler(Exception, _unforeseen)
     app.include_router(_state_of(subject), prefix=PREFIX)
-    app.include_router(_links_of(subject), prefix=PREFIX)
-    app.include_router(_requests_of(subject), prefix=PREFIX)
+    for router in (_links_of(subject), _requests_of(subject)):
+        app.include_router(router, prefix=PREFIX, dependencies=[Depends(_check_text)])
     _add_metrics(app, subject)
     _add_stream(app, feed)
     _add_page(app)
     return app
+
+
+async def _check_text(call: HttpCall) -> None:
+    r"""Refuse JSON that escapes half a character, such as "\ud800": no answer and no record can hold it."""
+    body = await call.body()
+    if b"\\u" not in body:
+        return
+    try:
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ApiProblem(UNREADABLE, r"the body has half a character (\ud800 to \udfff alone); write both") from None
+    except (ValueError, RecursionError):
+        return  # no JSON, which is refused with the place of the error
 
 
 def _state_of(subject: Subject) -> APIRouter:
