@@ -59,7 +59,7 @@ QUOTED_LINES = 10
 USER_ID = 10001
 USER = f"{USER_ID}:{USER_ID}"
 
-#: The mode bits by which everybody may read a folder.
+#: The mode bits by which everybody may read a folder, or start a program.
 OPEN = stat.S_IROTH | stat.S_IXOTH
 
 #: The folder in a container where a program starts and finds the files that it was given.
@@ -365,9 +365,12 @@ class Fleet:
 def idle_program() -> Path:
     """Return the program that does nothing, compiled first if it must be. Raises EmulationError."""
     try:
-        return compile_c([IDLE_SOURCE], [*C_FLAGS, "-static", "-s"], IDLE_BINARY)
+        program = compile_c([IDLE_SOURCE], [*C_FLAGS, "-static", "-s"], IDLE_BINARY)
     except CompilerError as error:
         raise EmulationError(str(error)) from None
+    if program.stat().st_mode & OPEN != OPEN:  # compiled under a umask such as 077; the containers' user must start it
+        program.chmod(0o755)
+    return program
 
 
 def container_name(network: str, worker: str) -> str:
