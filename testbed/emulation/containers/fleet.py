@@ -176,9 +176,8 @@ class ProgramContainers:
 
     def check(self) -> None:
         """Raise SpecError if the containers' user may not read the files."""
-        if self.files is not None and self.files.stat().st_mode & OPEN != OPEN:
-            rule = "is not readable for the workers' user, which is not a user of this machine"
-            raise SpecError(self.files, [Fault("files", rule, f"chmod o+rx {self.files.resolve()}, or another folder")])
+        if self.files is not None:
+            check_readable(self.files, "files", "another folder")
 
 
 class Fleet:
@@ -360,6 +359,14 @@ class Fleet:
             raise engine.EngineError(
                 f"the containers of {self._network} were killed, but the engine did not remove them: {error}"
             ) from error
+
+
+def check_readable(path: Path, field: str, instead: str) -> None:
+    """Raise SpecError if the containers' user may not read a file or enter a folder that `field` names."""
+    bits, change = (OPEN, "o+rx") if path.is_dir() else (stat.S_IROTH, "o+r")
+    if path.stat().st_mode & bits != bits:
+        rule = "is not readable for the workers' user, which is not a user of this machine"
+        raise SpecError(path, [Fault(field, rule, f"chmod {change} {path.resolve()}, or {instead}")])
 
 
 def idle_program() -> Path:
