@@ -6,6 +6,7 @@ copied than its file system has room for: a file with holes may be larger than a
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -124,9 +125,15 @@ def _take(root: int, target: Path, kept: CopiedFiles) -> None:
         folders[:] = [name for name in folders if name not in CACHES]
         for name in [*files, *(each for each in folders if _is_link(each, descriptor))]:
             inside = Path(folder, name)
-            taken = _copy(name, descriptor, _free(inside, target), room)
+            try:
+                taken = _copy(name, descriptor, _free(inside, target), room)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                taken = "its path is too long on this machine"
             if isinstance(taken, str):
-                kept.left_out += [f"{inside} ({taken})"] if taken else []
+                shown = os.fsencode(inside).decode(errors="replace")  # a name may be any bytes
+                kept.left_out += [f"{shown} ({taken})"] if taken else []
                 continue
             room -= taken
             kept.files, kept.size = kept.files + 1, kept.size + taken

@@ -112,11 +112,15 @@ class RunDirectory:
 
 
 def give_back(paths: Iterable[Path]) -> None:
-    """Make the user behind sudo the owner of files; without sudo, nothing changes."""
+    """Make the user behind sudo the owner of files; without sudo, nothing changes.
+
+    A file stays as it is where another run is replacing it, where its file system keeps no owners, or where this
+    process may not give it away: `sudo -u SOMEBODY` names the user behind sudo, too.
+    """
     if owner := os.environ.get("SUDO_UID"):
         group = int(os.environ.get("SUDO_GID", owner))
         for path in paths:
-            with suppress(FileNotFoundError):  # another run may be replacing `latest`
+            with suppress(OSError):
                 os.chown(path, int(owner), group, follow_symlinks=False)
 
 
@@ -216,8 +220,18 @@ def _past_run(path: Path) -> PastRun | None:
         began_s = float(manifest.get("started_s", path.stat().st_mtime))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    size = sum(file.lstat().st_blocks * 512 for file in path.rglob("*"))
+    size = _size_of(path)
     return PastRun(id_, path, experiment, began_s, GOING_ON if is_going_on(manifest) else _end_state(path), size)
+
+
+def _size_of(folder: Path) -> int:
+    """Return the bytes that the files below a folder take on the disk. Files may come and go meanwhile."""
+    size = 0
+    for above, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with suppress(FileNotFoundError):  # a run that goes on has renamed it
+                size += Path(above, name).lstat().st_blocks * 512
+    return size
 
 
 def _end_state(path: Path) -> str:

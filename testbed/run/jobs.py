@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.controller.model.spec import ControllerSpec, Elasticity, Newcomer, PlanningSpec
-from testbed.emulation.containers.fleet import FILES, ContainerRequest
+from testbed.emulation.containers.fleet import FILES, ContainerRequest, check_readable
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.testbed import Testbed
 from testbed.protocol import Job
@@ -37,7 +37,7 @@ class Jobs:
     Members that run in containers have a scheme's file elsewhere than this process.
 
     Raises:
-        SpecError: The scheme does not take the experiment's workers or graphs.
+        SpecError: The scheme does not take the experiment's workers or graphs, or containers can't read its file.
     """
 
     def __init__(self, experiment: Experiment, in_containers: bool = True) -> None:
@@ -45,6 +45,9 @@ class Jobs:
         strategy = experiment.spec.sync.strategy
         self._scheme_file = Path(strategy) if in_containers and is_file(strategy) else None
         self._scheme = strategy if self._scheme_file is None else f"{FILES}/{self._scheme_file.name}"
+        if self._scheme_file is not None:
+            for path in (self._scheme_file.parent, self._scheme_file):
+                check_readable(path, "sync.strategy", "a file elsewhere")
         self._assignment = assignment_of(experiment)
         self._secret = secrets.token_hex(32)
 

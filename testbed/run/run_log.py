@@ -35,7 +35,7 @@ class RunLog:
         self.directory = directory
         self.display = display
         self._samples: tuple[Mapping[str, Any], ...] = ()  # the last two: all would be 9 MiB an hour
-        self._lines: list[str] = []  # the events as the terminal shows them
+        self._lines: list[str] = []  # the events as the terminal shows them, in rich's markup
         self._states: dict[str, LinkState] = {}
         self._steps = RateSteps()
         self.events: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ class RunLog:
             at_s: The event's time (Unix seconds); None is now.
             changed: All values of a link that override its file or trace after this change.
         """
-        self._lines.append(f"{kind} {target}" + (" by hand" if by == "hand" else ""))
+        self._lines.append(escape(f"{kind} {target}") + (" by hand" if by == "hand" else ""))
         record: dict[str, Any] = {"at_s": time.time() if at_s is None else at_s, "kind": kind, "target": target}
         record |= {"by": by} if by == "hand" else {}
         record |= {"changed": dict(changed)} if changed is not None else {}

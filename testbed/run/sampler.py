@@ -59,7 +59,8 @@ class Sampler:
             while not self._stopped.is_set():
                 self._sample()
                 for _ in range(LOOKS):
-                    due += PERIOD_S / LOOKS
+                    # What a host held up is not made up for: samples in a burst would hide the seconds it lasted.
+                    due = max(due + PERIOD_S / LOOKS, time.monotonic())
                     self._stopped.wait(max(0.0, due - time.monotonic()))
                     self._network.shaper.counters()
             self._sample()

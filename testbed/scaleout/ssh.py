@@ -84,8 +84,8 @@ class Ssh:
         """
         options = ["BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={CONNECT_S}"]
         options += [f"ServerAliveInterval={alive_s}", f"ServerAliveCountMax={alive_count}"]
-        options += [f"UserKnownHostsFile={self.known_hosts}"] if self.known_hosts else []
-        options += [f"IdentityFile={self.key}", "IdentitiesOnly=yes"] if self.key else []
+        options += [f"UserKnownHostsFile={_quoted(self.known_hosts)}"] if self.known_hosts else []
+        options += [f"IdentityFile={_quoted(self.key)}", "IdentitiesOnly=yes"] if self.key else []
         words = ["ssh", *(word for option in options for word in ("-o", option)), "-p", str(self.host.port)]
         return [*words, f"{self.host.user}@{self.host.address}"]
 
@@ -184,3 +184,9 @@ class Ssh:
                 "in authorized_keys (no `restrict`, no `no-port-forwarding`), and restart the server"
             )
         return "check that the host is on, that its address is right, and that its SSH server accepts connections"
+
+
+def _quoted(file: Path) -> str:
+    """Return a path as an option of the client has it: in quotes where it has a space, and with each `%` twice."""
+    text = str(file).replace("%", "%%")
+    return f'"{text}"' if " " in text else text

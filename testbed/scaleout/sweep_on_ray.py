@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.emulation.containers.program_image import files_of
 from testbed.run.directory import RUNS, give_back, point_latest_at
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
@@ -216,10 +217,13 @@ class Bundle:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Bundle:
-        """Pack all files that an experiment names, at the same paths relative to each other."""
-        found = [each.resolve() for each in _files(experiment)]
+        """Pack all files that an experiment names, at the same paths relative to each other.
+
+        A link to a file becomes a file of the link's name: by that name the experiment finds it.
+        """
+        found = [_named(each) for each in _files(experiment)]
         root = Path(os.path.commonpath([each.parent for each in found]))
-        return cls(_pack(root, found), str(experiment.file.resolve().relative_to(root)))
+        return cls(_pack(root, found), str(_named(experiment.file).relative_to(root)))
 
     def unpack(self, folder: Path) -> Path:
         """Unpack the files into `folder`, and return the path of the experiment's file."""
@@ -232,8 +236,13 @@ def _files(experiment: Experiment) -> Iterator[Path]:
     if (program := experiment.spec.program) is not None:
         folder = experiment.file.parent
         yield from (each for each in (folder / program.files).rglob("*") if each.is_file())
-        if (image := program.image_from(folder)) and Path(image).is_file():
-            yield Path(image)
+        if image := program.image_from(folder):
+            yield from files_of(image)
+
+
+def _named(file: Path) -> Path:
+    """Return a file's absolute path, in which its own name may be a link's, and none of its folders is one."""
+    return file.parent.resolve() / file.name
 
 
 def pack_run(directory: Path) -> bytes:

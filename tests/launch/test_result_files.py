@@ -50,6 +50,23 @@ def test_plain_files_are_copied_without_caches_and_what_is_left_out_is_named(lef
     assert sorted(name.split()[0] for name in kept.left_out) == ["etc", "holes", "latest", "sub/pipe"]
 
 
+def test_names_of_any_bytes_and_any_depth_do_not_end_the_copy(left: Path, tmp_path: Path) -> None:
+    (left / os.fsdecode(b"caf\xe9")).symlink_to("a")
+    folder = os.open(left, os.O_RDONLY)
+    for _ in range(20):  # 5,000 bytes, where a path has 4,096 at most
+        os.mkdir("d" * 250, dir_fd=folder)
+        below = os.open("d" * 250, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(os.open("deep", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+    os.close(folder)
+    kept = CopiedFiles()
+    take(left, tmp_path / "out", kept)
+    assert kept.files == 3
+    assert sorted(name[:3] for name in kept.left_out) == ["caf", "ddd"]
+    assert all(name.encode() for name in kept.left_out)
+
+
 def test_files_of_two_places_do_not_overwrite_each_other(left: Path, tmp_path: Path) -> None:
     out, kept = tmp_path / "out", CopiedFiles()
     take(left, out, kept)

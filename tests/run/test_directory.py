@@ -135,6 +135,35 @@ def test_the_user_behind_sudo_gets_the_files(tmp_path: Path, monkeypatch: pytest
     assert tmp_path.stat().st_uid == 0
 
 
+def test_files_that_cannot_be_given_away_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under `sudo -u SOMEBODY`, or in a file system without owners."""
+
+    def refuse(path: object, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setenv("SUDO_UID", "12345")
+    monkeypatch.setattr(os, "chown", refuse)
+    run = RunDirectory("quick", tmp_path / "runs")
+    run.write("summary.json", {})
+    run.close()
+    assert run.read_whole("summary.json") == {}
+
+
+def test_a_run_whose_files_come_and_go_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory("quick", tmp_path)
+    for number in range(3):
+        (run.path / f"summary.json.{number}.new").touch()
+    lstat = Path.lstat
+
+    def look(path: Path) -> os.stat_result:
+        if path.suffix == ".new":
+            path.unlink()  # its writer has moved it into its place
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", look)
+    assert [each.id for each in past_runs(tmp_path)] == [run.id]
+
+
 @pytest.mark.parametrize("own", ["folder", "file", "link"])
 def test_latest_that_is_the_users_own_is_left_alone(own: str, tmp_path: Path) -> None:
     latest = tmp_path / "latest"

@@ -91,6 +91,14 @@ def test_a_change_is_recorded_with_all_that_is_in_force_over_the_file(tmp_path: 
     assert printed.getvalue().count("change a->b by hand") == 1
 
 
+def test_a_reason_in_brackets_is_shown_as_it_was_given(tmp_path: Path) -> None:
+    printed = io.StringIO()
+    run_log = RunLog(RunDirectory("run_log", tmp_path), Display(Console(file=printed)))
+    run_log.happened("stop", "diverged [/var/log/x] [red]", "hand")
+    run_log.tell()
+    assert "stop diverged [/var/log/x] [red] by hand" in printed.getvalue()
+
+
 def test_a_plan_that_comes_into_force_updates_its_earlier_event(tmp_path: Path) -> None:
     run_log = RunLog(RunDirectory("run_log", tmp_path), Shown())
 

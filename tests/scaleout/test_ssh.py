@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import shlex
+import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,17 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str
 def test_a_key_that_is_not_known_is_never_taken_on_trust() -> None:
     command = ssh().command("true")
     assert {"StrictHostKeyChecking=yes", "BatchMode=yes", "UserKnownHostsFile=/keys/known"} <= set(command)
+
+
+@pytest.mark.local
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no SSH client")
+def test_files_in_any_folder_reach_the_client(tmp_path: Path) -> None:
+    folder = tmp_path / "my runs" / "100% mine"
+    access = replace(ssh(), key=folder / "id", known_hosts=folder / "known")
+    words = access.client()
+    done = subprocess.run([words[0], "-G", "-F", "none", *words[1:]], capture_output=True, text=True, check=True)
+    told = done.stdout.replace("%%", "%").splitlines()  # it shows one of the two before the client replaces tokens
+    assert {f"userknownhostsfile {folder / 'known'}", f"identityfile {folder / 'id'}"} <= set(told)
 
 
 @pytest.mark.pure

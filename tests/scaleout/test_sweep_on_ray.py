@@ -184,6 +184,34 @@ def test_an_experiment_is_the_same_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize("image", ["../image", "../image/Dockerfile", "requirements.txt"])
+def test_links_and_all_files_of_an_image_travel_with_a_program(tmp_path: Path, image: str) -> None:
+    texts = {
+        "exp/t.yaml": "{name: t, sites: {a: {workers: 1}, b: {workers: 1}},"
+        " links: [{between: [a, b], rate: 1mbit, delay: 1ms}]}",
+        "exp/e.yaml": "{name: e, topology: t.yaml, train: {command: [python, train.py], files: src, image: "
+        + image
+        + "}}",
+        "exp/src/versions/two.py": "print(2)",
+        "exp/requirements.txt": "-r more.txt\n./project\n",
+        "exp/more.txt": "numpy\n",
+        "exp/project/pyproject.toml": "[project]\nname = 'x'\n",
+        "image/Dockerfile": "FROM scratch\nCOPY lib.py /\n",
+        "image/lib.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "exp/src/train.py").symlink_to("versions/two.py")
+    there = Bundle.of(Experiment.load(tmp_path / "exp/e.yaml")).unpack(tmp_path / "there")
+    wanted = ["src/train.py", "src/versions/two.py", "t.yaml"]
+    of_image = ["more.txt", "project/pyproject.toml", "requirements.txt"]
+    wanted += of_image if image == "requirements.txt" else ["../image/Dockerfile", "../image/lib.py"]
+    for name in wanted:
+        assert (there.parent / name).read_text() == (tmp_path / "exp" / name).read_text(), name
+
+
+@pytest.mark.pure
 def test_a_run_comes_back_whole(tmp_path: Path) -> None:
     run = tmp_path / "scratch" / "pair-1"
     (run / "logs").mkdir(parents=True)

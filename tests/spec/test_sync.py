@@ -115,11 +115,20 @@ def test_a_scheme_from_a_file_has_its_own_options(tmp_path: Path) -> None:
     sync = experiment.spec.sync
     assert (sync.scheme.name, sync.policy, vars(sync.own)) == ("own", "mst", {"every": 3, "colour": "red"})
     assert tmp_path / "own.py" in experiment.files
+    tmp_path.chmod(0o755)  # as containers need it
     jobs = Jobs(experiment)
     (job, *_) = jobs.controller_spec(Routes.over(experiment.topology), 0.0).jobs.values()
     assert (job.scheme, job.options) == ("/work/own.py", {"every": 3, "colour": "red"})
     request = jobs.newcomer(experiment.topology, experiment.topology.workers[0], "10.0.0.2")[0]
     assert request.files == tmp_path, "a container sees the folder of the file as /work"
+    for path, mode in ((tmp_path, 0o700), (tmp_path / "own.py", 0o600)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        with pytest.raises(SpecError) as raised:
+            Jobs(experiment)
+        assert (raised.value.file, raised.value.faults[0].field) == (path, "sync.strategy")
+        Jobs(experiment, in_containers=False)
+        path.chmod(before)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ QUOTED_LINES = 10
 USER_ID = 10001
 USER = f"{USER_ID}:{USER_ID}"
 
-#: The mode bits by which everybody may read a folder.
+#: The mode bits by which everybody may read a folder, or start a program.
 OPEN = stat.S_IROTH | stat.S_IXOTH
 
 #: The folder in a container where a program starts and finds the files that it was given.
@@ -176,9 +176,8 @@ class ProgramContainers:
 
     def check(self) -> None:
         """Raise SpecError if the containers' user may not read the files."""
-        if self.files is not None and self.files.stat().st_mode & OPEN != OPEN:
-            rule = "is not readable for the workers' user, which is not a user of this machine"
-            raise SpecError(self.files, [Fault("files", rule, f"chmod o+rx {self.files.resolve()}, or another folder")])
+        if self.files is not None:
+            check_readable(self.files, "files", "another folder")
 
 
 class Fleet:
@@ -362,12 +361,23 @@ class Fleet:
             ) from error
 
 
+def check_readable(path: Path, field: str, instead: str) -> None:
+    """Raise SpecError if the containers' user may not read a file or enter a folder that `field` names."""
+    bits, change = (OPEN, "o+rx") if path.is_dir() else (stat.S_IROTH, "o+r")
+    if path.stat().st_mode & bits != bits:
+        rule = "is not readable for the workers' user, which is not a user of this machine"
+        raise SpecError(path, [Fault(field, rule, f"chmod {change} {path.resolve()}, or {instead}")])
+
+
 def idle_program() -> Path:
     """Return the program that does nothing, compiled first if it must be. Raises EmulationError."""
     try:
-        return compile_c([IDLE_SOURCE], [*C_FLAGS, "-static", "-s"], IDLE_BINARY)
+        program = compile_c([IDLE_SOURCE], [*C_FLAGS, "-static", "-s"], IDLE_BINARY)
     except CompilerError as error:
         raise EmulationError(str(error)) from None
+    if program.stat().st_mode & OPEN != OPEN:  # compiled under a umask such as 077; the containers' user must start it
+        program.chmod(0o755)
+    return program
 
 
 def container_name(network: str, worker: str) -> str:

@@ -120,11 +120,30 @@ def digests_of(wanted: str) -> Iterator[str]:
         yield from RequirementsFile.read(file).digests(RUNS.resolve())
         return
     folder = file.resolve().parent
+    for each in _context_of(file):
+        yield from (str(each.relative_to(folder)), image.hash_of_file(each))
+
+
+def files_of(wanted: str) -> Iterator[Path]:
+    """Yield the files of this machine that an image of a file is made of; none for a name that the engine knows.
+
+    Raises SpecError as `program_image` does.
+    """
+    file = file_of(wanted)
+    if file is not None and file.suffix == ".txt":
+        yield from RequirementsFile.read(file).files(RUNS.resolve())
+    elif file is not None:
+        yield from (file, *_context_of(file))
+
+
+def _context_of(file: Path) -> Iterator[Path]:
+    """Yield the files of a Dockerfile's folder that its build may read, sorted."""
+    folder = file.resolve().parent
     ignores = folder / ".dockerignore"
     patterns = ignores.read_text(encoding="utf-8", errors="replace").splitlines() if ignores.is_file() else []
     for name in sorted(exclude_paths(str(folder), [each for each in patterns if each.strip()], file.name)):
         if (folder / name).is_file() and not (folder / name).is_relative_to(RUNS.resolve()):
-            yield from (name, image.hash_of_file(folder / name))
+            yield folder / name
 
 
 def ensure_program_image(client: docker.DockerClient, progress: Progress = print) -> str:

@@ -91,6 +91,13 @@ class RequirementsFile:
             elif each.kind in ("-e", "path"):
                 yield _digest(each.path, ignored)
 
+    def files(self, ignored: Path) -> Iterator[Path]:
+        """Yield the file itself, and every file of this machine that it leads to, without the folder `ignored`."""
+        yield from self.texts
+        for each in self.named.values():
+            if each.kind in ("-f", "-e", "path"):
+                yield from _files_of(each.path, ignored)
+
     def write(self, folder: Path, wheel_of: MakeWheel) -> Path:
         """Write files for pip into a folder, with absolute paths, and wheels in place of projects; return the first."""
         places = {path: folder / f"{number}-{path.name}" for number, path in enumerate(self.texts)}
@@ -227,14 +234,19 @@ def _digest(path: Path, ignored: Path) -> str:
     if path.is_file():
         return hashlib.sha256(path.read_bytes()).hexdigest()
     digest = hashlib.sha256()
+    for file in _files_of(path, ignored):
+        digest.update(f"{file.relative_to(path)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\0".encode())
+    return digest.hexdigest()
+
+
+def _files_of(path: Path, ignored: Path) -> Iterator[Path]:
+    """Yield an archive, or the files of a folder, folder by folder."""
+    if path.is_file():
+        yield path
     for folder, folders, files in os.walk(path):
         skipped = _skipped(Path(folder), folders, ignored)
         folders[:] = sorted(name for name in folders if name not in skipped)
-        for name in sorted(files):
-            file = Path(folder, name)
-            if file.is_file():
-                digest.update(f"{file.relative_to(path)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\0".encode())
-    return digest.hexdigest()
+        yield from (file for name in sorted(files) if (file := Path(folder, name)).is_file())
 
 
 def _skipped(folder: Path, names: list[str], ignored: Path) -> set[str]:

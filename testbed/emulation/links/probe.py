@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` d
 
 PINGS = 8
 PING_INTERVAL_S = 0.1
+#: The seconds in which a busy host answers a ping, beyond the links' own delays: these may be a minute each way.
+PATIENCE_S = 3.0
 #: The frame of ping's default echo request: 56 bytes of data with headers of 8 (ICMP), 20 (IP) and 14 bytes (Ethernet).
 PING_FRAME_BYTES = 98
 
@@ -127,7 +129,10 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
     ways = {name: (states[name], states.get(link_back(name))) for name in names}
     running = {
         name: network.router(link_ends(name)[0]).popen(
-            ["ping", "-nq", "-c", str(PINGS), "-i", str(PING_INTERVAL_S), "-W", "3", _far_end(network, name)],
+            [
+                *("ping", "-nq", "-c", str(PINGS), "-i", str(PING_INTERVAL_S)),
+                *("-W", str(answer_s(*map(states.__getitem__, (name, link_back(name))))), _far_end(network, name)),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -145,6 +150,11 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
         elif (1 - (1 - there.loss) * (1 - back.loss)) ** PINGS < LIKELY_SILENCE:
             errors[name] = float("inf")  # no answer at all: the link does not work as requested
     return errors
+
+
+def answer_s(there: LinkState, back: LinkState) -> int:
+    """Return the whole seconds for which a ping over two links waits for its first answer."""
+    return ceil(PATIENCE_S + sum(state.delay_s + state.jitter_s for state in (there, back)))
 
 
 def link_back(name: str) -> str:

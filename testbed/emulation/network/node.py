@@ -121,9 +121,11 @@ class NamespaceNode(Node):
         return received_bytes(self.holder.pid)
 
     def unroutable_packets(self) -> int:
-        """Return the number of packets without a route, both own and forwarded ones."""
-        counts = self._counts("Ip")
-        return counts["OutNoRoutes"] + counts["InAddrErrors"]
+        """Return the number of packets without a route, both own and forwarded ones.
+
+        The kernel counts a forwarded one in `InNoRoutes`, which is in another file than the counters of own packets.
+        """
+        return self._counts("Ip")["OutNoRoutes"] + self._counts("IpExt", "netstat")["InNoRoutes"]
 
     def tcp_figures(self) -> dict[str, int]:
         """Return TCP's counters over all sockets: segments sent, segments retransmitted, connections established."""
@@ -134,8 +136,8 @@ class NamespaceNode(Node):
             "connections": counts["CurrEstab"],
         }
 
-    def _counts(self, protocol: str) -> dict[str, int]:
-        lines = (self.holder.folder / "net/snmp").read_text().splitlines()
+    def _counts(self, protocol: str, file: str = "snmp") -> dict[str, int]:
+        lines = (self.holder.folder / "net" / file).read_text().splitlines()
         names, values = (line.split()[1:] for line in lines if line.startswith(f"{protocol}:"))
         return dict(zip(names, map(int, values), strict=True))
 

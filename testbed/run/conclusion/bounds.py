@@ -70,10 +70,13 @@ def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequ
     A link that was down throughout stays down; while a link was down, its rate counts as 0. `before` has the states
     when the segment began, `records` the lines of `links.jsonl`.
     """
+    changes: dict[str, list[Record]] = {name: [] for name in before}
+    for record in records:  # once for all links: an hour of traces has a million
+        if segment.began_s < record["at_s"] < segment.ended_s and record["link"] in changes:
+            changes[record["link"]].append(record)
     found = {}
     for name, first in before.items():
-        own = [record for record in records if record["link"] == name]
-        own = [record for record in own if segment.began_s < record["at_s"] < segment.ended_s]
+        own = changes[name]
         times = [segment.began_s, *(record["at_s"] for record in own), segment.ended_s]
         rates = [first.rate_bps * first.up, *(record["rate_bps"] * record["up"] for record in own)]
         bits = sum(rate * (until - since) for rate, (since, until) in zip(rates, pairwise(times), strict=True))
@@ -164,12 +167,12 @@ def _topology_at(experiment: Experiment, network_swaps: Sequence[Mapping[str, An
 
 
 def _states_at(records: Sequence[Mapping[str, Any]], topology: Topology, at_s: float) -> dict[str, LinkState]:
-    states = view.declared_states(topology)
+    states, newest = view.declared_states(topology), dict[str, Mapping[str, Any]]()
     for record in records:
         if record["at_s"] > at_s:
             break
-        if record["link"] in states:
-            states[record["link"]] = LinkState(
-                rate_bps=record["rate_bps"], delay_s=record["delay_s"], loss=record["loss"], up=record["up"]
-            )
+        newest[record["link"]] = record
+    for link in states.keys() & newest.keys():
+        rate_bps, delay_s, loss, up = (newest[link][name] for name in ("rate_bps", "delay_s", "loss", "up"))
+        states[link] = LinkState(rate_bps, delay_s, loss=loss, up=up)
     return states

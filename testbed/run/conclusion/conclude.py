@@ -158,12 +158,9 @@ def _evidence(
     rounds: Sequence[RoundFigures],
     identical: bool | None,
 ) -> Evidence:
-    traced = {
-        link.name
-        for topology in (experiment.topology, *experiment.networks.values())
-        for link in topology.links.values()
-        if link.trace
-    }
+    # A network whose swap did not happen replays nothing; a run that was shortened may miss a swap.
+    came = (experiment.networks[swap["file"]] for swap in outcome.network_swaps)
+    traced = {link.name for topology in (experiment.topology, *came) for link in topology.links.values() if link.trace}
     passed = rate_excess(traffic, states)
     links = {}
     for name, measured in sorted(outcome.fidelity.items()):

@@ -33,6 +33,14 @@ from testbed.spec.sweep import Sweep
 from testbed.spec.units import count
 from testbed.telemetry.store import Records, read_records
 
+#: The tables' own columns. An axis of such a name would be lost in them.
+COLUMNS = frozenset(
+    (
+        *("seed", "repeat", "run", "verdict", "runs", "trusted", "suspect", "failed"),
+        *(f"{name}{end}" for name in (*FIGURES, TO_LOSS) for end in ("", "_least", "_most")),
+    )
+)
+
 #: Runs the experiment in a file, with overrides.
 Execute = Callable[[Path, Mapping[str, str]], Executed]
 
@@ -79,8 +87,13 @@ def planned_sweep(sweep: Sweep, overrides: Mapping[str, str] | None = None) -> l
         SpecError: The input is wrong. The error is on the sweep's file if only a point is wrong.
     """
     spec, file, everywhere = sweep.spec, sweep.experiment, overrides or {}
-    if replaced := list(_replaced(sweep, everywhere)):
-        raise SpecError(sweep.file, replaced)
+    taken = [
+        Fault(f"axes.{axis}", "the tables have a column of this name", "another name")
+        for axis in spec.axes
+        if axis in COLUMNS
+    ]
+    if wrong := [*taken, *_replaced(sweep, everywhere)]:
+        raise SpecError(sweep.file, wrong)
     points = []
     for labels, own in combinations(spec.axes):
         try:

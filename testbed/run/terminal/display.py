@@ -70,7 +70,9 @@ class Display:
         self.console.print(wrapped(Text.from_markup(text), self.console), highlight=False, soft_wrap=True)
 
     def pass_on(self, line: str) -> None:
-        """Print a line unchanged. Any thread may call this."""
+        """Print a line unchanged, but for characters that the output can't hold. Any thread may call this."""
+        encoding = getattr(self.console.file, "encoding", None) or "utf-8"
+        line = line.encode(encoding, errors="replace").decode(encoding)
         self.console.file.write(f"{line}\n")  # in one write, since other threads write too
         self.console.file.flush()
 

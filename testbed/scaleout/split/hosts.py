@@ -21,7 +21,7 @@ from testbed.emulation.network.share import OWN
 from testbed.emulation.process import await_end
 from testbed.scaleout.split.cut_links import HostsNetwork, Pair
 from testbed.scaleout.split.host import HostPath, received
-from testbed.scaleout.split.probes import ClockEstimate, ClockSample, Prober, estimate
+from testbed.scaleout.split.probes import ClockEstimate, ClockSample, Prober, best_of_stretches, estimate
 
 #: The time limit of a step, in seconds. The longest builds a worker image, and may load packages over a slow network.
 STEP_S = 3600.0
@@ -111,6 +111,7 @@ class SplitHosts:
         self.hosts = dict(hosts)
         self._addresses = dict(addresses)
         self._prober = Prober(addresses, token, underlay)
+        self._clock_lock = threading.Lock()
         self._clock_samples: dict[str, list[ClockSample]] = {name: [] for name in hosts}
 
     def __enter__(self) -> SplitHosts:
@@ -179,8 +180,13 @@ class SplitHosts:
         return HostsNetwork(round_trips, mtus)
 
     def clock(self, host: str) -> ClockEstimate | None:
-        """Return the estimate of a host's clock from all samples so far; None where the host never answered."""
-        for name, probed in self._prober.seen().items():
-            self._clock_samples[name] += probed.samples
-        samples = self._clock_samples[host]
+        """Return the estimate of a host's clock from all samples so far; None where the host never answered.
+
+        Any thread may call it. Of each stretch the one sample is kept that an estimate goes by: all would be 72,000 an
+        hour, gone through each second.
+        """
+        with self._clock_lock:
+            for name, probed in self._prober.seen().items():
+                self._clock_samples[name] = best_of_stretches([*self._clock_samples[name], *probed.samples])
+            samples = self._clock_samples[host]
         return estimate(samples) if samples else None

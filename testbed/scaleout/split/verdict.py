@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.emulation.links.links import Observer
 from testbed.run.conclusion.verdict import CPU_BUSY, CPU_BUSY_SHARE, STARVED
 from testbed.scaleout.split.cut_links import Pair
 from testbed.scaleout.split.hosts import SplitHosts
-from testbed.scaleout.split.probes import ClockEstimate, ClockSample, best_of_stretches, certain
+from testbed.scaleout.split.probes import ClockEstimate, ClockSample, Probed, best_of_stretches, certain
 
 #: A host looks at its links in some milliseconds; a host that does not answer for 15 s is cut off.
 SAMPLE_S, UNANSWERED_S = 1.0, 15.0
@@ -160,13 +160,20 @@ class HostSamples:
                 self.failure = f"{name}: {sample['broken']}"
             with self._lock:
                 self._last[name] = sample
-                self._seen[name].append(sample)
+                self._seen[name].append(_kept(sample))
                 if clock is not None and name in self._begun:
                     ran_s = clock.at_s + clock.offset_s - self._begun[name].theirs(clock.at_s)
                     ran_s = certain(ran_s, clock.offset_bound_s + self._begun[name].offset_bound_s)
                     self._ran_ahead_s[name] = max(self._ran_ahead_s.get(name, 0.0), ran_s, key=abs)
             for at_s, link, state in sample["states"]:
                 self._observer(clock.ours(at_s) if clock is not None else time.monotonic(), link, state)
+
+
+def _kept(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a host's sample that the verdict needs to the end; the rest would be megabytes an hour."""
+    probed: dict[str, Probed] = sample["probed"]
+    best = {other: replace(one, samples=tuple(best_of_stretches(one.samples))) for other, one in probed.items()}
+    return {"cpu": sample["cpu"], "late_s": sample["late_s"], "probed": best}
 
 
 # What makes a run suspect, pure ---------------------------------------------------------------------------------------

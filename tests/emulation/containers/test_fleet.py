@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
@@ -49,6 +50,19 @@ def fleet(tmp_path: Path) -> Fleet:
     fleet = Away(cast(docker.DockerClient, client), "andes", "image", tmp_path)
     fleet._containers["lima-w0"] = cast(Container, Gone())
     return fleet
+
+
+@pytest.mark.local
+def test_the_program_that_does_nothing_starts_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The containers' user is no user of this machine, whatever this machine's umask is."""
+    monkeypatch.setattr(fleet_module, "IDLE_BINARY", tmp_path / "testbed-idle")
+    before = os.umask(0o077)
+    try:
+        assert fleet_module.idle_program().stat().st_mode & 0o777 == 0o755
+    finally:
+        os.umask(before)
+    (tmp_path / "testbed-idle").chmod(0o700)  # as an earlier version left it
+    assert fleet_module.idle_program().stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.pure

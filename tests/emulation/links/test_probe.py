@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from testbed.emulation.links import probe
 from testbed.link import MTU_FRAME_BYTES, LinkState
+from testbed.spec.units import MOST_DELAY_S
 
 pytestmark = pytest.mark.pure
 
@@ -29,6 +30,13 @@ def test_jitter_may_move_the_mean_of_a_few_but_not_far() -> None:
     assert probe.round_trip_error(0.0175, FAST, shaky) == 0
     assert probe.round_trip_error(0.025, shaky, shaky) > 0
     assert probe.round_trip_error(0.0225, FAST, FAST) == pytest.approx(0.0025, abs=1e-4)
+
+
+@given(st.tuples(*[st.floats(0, MOST_DELAY_S)] * 4))
+def test_a_ping_waits_for_its_answer_over_the_longest_links(seconds: tuple[float, float, float, float]) -> None:
+    there, back = (LinkState(1e6, delay_s, jitter_s=jitter_s) for delay_s, jitter_s in (seconds[:2], seconds[2:]))
+    assert probe.answer_s(there, back) >= sum(seconds) + probe.PATIENCE_S - 1e-9
+    assert probe.answer_s(FAST, FAST) == 4
 
 
 @given(st.floats(1e4, 1e11))

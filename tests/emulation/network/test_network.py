@@ -98,6 +98,17 @@ def test_nothing_but_the_wan_is_within_reach(still: Wan) -> None:
 
 
 @pytest.mark.system
+def test_packets_without_a_route_are_counted_where_they_are_forwarded_and_where_they_begin(still: Wan) -> None:
+    router = still.network.router("quito")
+    for send in (still.network.container("quito-w0"), router):
+        before = router.unroutable_packets()
+        send.popen(
+            ["ping", "-nc", "1", "-W", "1", "192.0.2.1"], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+        ).wait()
+        assert router.unroutable_packets() == before + 1, send.name
+
+
+@pytest.mark.system
 def test_every_link_was_reported_as_it_was_made(still: Wan) -> None:
     assert dict(still.states[: len(TRIANGLE.links)]) == {name: link.state for name, link in TRIANGLE.links.items()}
     assert still.network.shaper.counters().keys() >= TRIANGLE.links.keys()

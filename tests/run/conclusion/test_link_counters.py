@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testbed.run.conclusion.link_counters import (
     LOOK_S,
@@ -60,6 +62,52 @@ def test_a_link_that_came_later_counts_from_its_first_sample() -> None:
     for sample in made[:4]:
         sample["bytes"].clear()
     assert rate_excess(made, [state(3.5, RATE)]) == {}
+
+
+class Moment(float):
+    """A time that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: float) -> bool:
+        Moment.compared += 1
+        return float(self) < float(other)
+
+    def __gt__(self, other: float) -> bool:
+        return Moment(other) < self
+
+    def __le__(self, other: float) -> bool:
+        return not self > other
+
+    def __ge__(self, other: float) -> bool:
+        return not self < other
+
+
+def test_a_long_run_takes_time_by_its_length_alone() -> None:
+    """An hour has 3,600 samples and 36,000 rows of each trace: looking at all rows for each sample took minutes."""
+    seconds, Moment.compared = 200, 0
+    rows = [state(Moment(at_s / 10), RATE) for at_s in range(-10, 10 * seconds)]
+    assert rate_excess(samples(*[RATE] * seconds), rows) == {}
+    assert Moment.compared < 5 * len(rows)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 20), st.floats(1e5, 1e7)), min_size=1, max_size=12),
+    st.lists(st.floats(0, 3e7), min_size=WINDOW, max_size=12),
+)
+def test_a_window_is_compared_with_the_highest_rate_in_force(
+    rows: list[tuple[float, float]], bits: list[float]
+) -> None:
+    rows.sort(key=lambda row: row[0])
+    made, excess = samples(*bits), 0.0
+    for first, last in zip(made, made[WINDOW:], strict=False):
+        began_s = first["at_s"] - WINDOW
+        rates = [rate for at_s, rate in rows if at_s <= began_s][-1:]
+        rates += [rate for at_s, rate in rows if began_s < at_s <= last["at_s"]]
+        allowed, passed = max(rates, default=0.0) * WINDOW, 8 * (last["bytes"]["a->b"] - first["bytes"]["a->b"])
+        if rates and passed > allowed * (1 + LOOK_S / WINDOW) + SUPER_PACKET_BITS:
+            excess = max(excess, passed / allowed - 1)
+    assert rate_excess(made, [state(*row) for row in rows]) == ({"a->b": excess} if excess else {})
 
 
 def look(arrived: int, before: int, after: int, link: str = "a->b") -> CounterReading:

@@ -29,7 +29,18 @@ from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import Comparison
 from testbed.run.sweep.planned_run import PlannedRun
-from testbed.run.sweep.sweep import Execute, Make, SweepRecord, Watcher, make_sweep, one_after_another
+from testbed.run.sweep.sweep import (
+    COLUMNS,
+    Execute,
+    Make,
+    SweepRecord,
+    Watcher,
+    _point_row,
+    _run_rows,
+    make_sweep,
+    one_after_another,
+    planned_sweep,
+)
 from testbed.run.terminal.display import Display
 from testbed.simulation.simulate import simulate
 from testbed.spec.errors import SpecError
@@ -234,6 +245,8 @@ def test_a_sweep_is_not_begun_twice_by_mistake(folder: Path) -> None:
         ({"axes": {"sync.policy": ["mst", "nosuch"]}}, "sweep.yaml: axes: "),
         ({"axes": {"scale": [1], "trane.rounds": [1, 2]}}, "trane: "),
         ({"axes": {"topology": ["no.yaml"]}}, "no.yaml: file: "),
+        ({"axes": {"run": {"one": {"scale": 1}}}}, "sweep.yaml: axes.run: "),
+        ({"axes": {"wan_bytes_most": {"one": {"scale": 1}}}}, "sweep.yaml: axes.wan_bytes_most: "),
         ({"experiment": "no.yaml"}, "no.yaml: file: "),
         ({"seeds": ["one"]}, "sweep.yaml: seeds.0: "),
     ],
@@ -460,3 +473,12 @@ def test_a_record_that_takes_no_rows_is_refused_before_any_run(tmp_path: Path, m
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(CannotRun):
         SweepRecord("rates", tmp_path)
+
+
+@pytest.mark.local
+def test_no_column_of_the_tables_can_be_an_axis(folder: Path) -> None:
+    write(folder, seeds=[1], axes={"scale": [1]})
+    runs = planned_sweep(Sweep.load(folder / "sweep.yaml"))
+    made = Comparison(runs, {run.key: Executed(False, "suspect", folder) for run in runs})
+    (row,) = _run_rows(made)
+    assert {*row, *_point_row(made, runs[0].point)} == {*COLUMNS, "scale"}

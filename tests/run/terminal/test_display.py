@@ -70,6 +70,14 @@ def test_a_terminal_of_80_columns_shows_everything(lines: io.StringIO) -> None:
 
 
 @pytest.mark.local
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "epoch 1 ✓ caf?\n"), ("ascii", "epoch 1 ? caf?\n")])
+def test_a_line_that_the_output_cannot_hold_is_printed_without_what_it_cannot(encoding: str, shown: str) -> None:
+    output = io.TextIOWrapper(written := io.BytesIO(), encoding=encoding)
+    Display(Console(file=output)).pass_on("epoch 1 ✓ caf\udce9")
+    assert written.getvalue().decode(encoding) == shown
+
+
+@pytest.mark.local
 def test_a_warning_is_printed_also_where_progress_is_not(lines: io.StringIO) -> None:
     display = Display(Console(file=lines, quiet=True))
     display.say("progress")

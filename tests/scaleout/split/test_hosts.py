@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 from ipaddress import IPv4Address
+from random import Random
+from typing import Any
 
 import pytest
 
+from testbed.scaleout.split import hosts as module
 from testbed.scaleout.split.host import HostPath
-from testbed.scaleout.split.hosts import HostLost, HostProcess
+from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
+from testbed.scaleout.split.probes import STRETCH_S, ClockSample, Probed, best_of_stretches, estimate
+from testbed.scaleout.split.verdict import HostSamples
 
 LOOPBACK = IPv4Address("127.0.0.1")
 
@@ -29,3 +34,48 @@ def test_values_and_errors_arrive_with_their_types_and_a_lost_host_is_named() ->
         assert caught.value.host == "north"
     finally:
         host.close()
+
+
+SECONDS = 600
+
+
+class Probing(SplitHosts):
+    """One host, `north`, of which a second's probes are seen with each sample, 20 of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.all: list[ClockSample] = []
+        self._draw = Random(1)
+        monkeypatch.setattr(module, "Prober", lambda *_: self)
+        super().__init__({"north": None}, {"north": LOOPBACK}, b"")  # type: ignore[dict-item]
+
+    def seen(self) -> dict[str, Probed]:
+        sent = [len(self.all) / 20 + number * 0.05 for number in range(20)]
+        trips = [(at_s, at_s + self._draw.uniform(1e-3, 1e-2), self._draw.uniform(1e-3, 1e-2)) for at_s in sent]
+        found = [ClockSample(at_s, received, received, received + back) for at_s, received, back in trips]
+        self.all += found
+        return {"north": Probed(tuple(found), len(found), 0)}
+
+    def each(self, method: str, *_: object, **__: object) -> dict[str, Any]:
+        links = {f"a->b{number}": number for number in range(26)}
+        sample = {"cpu": 0.5, "late_s": 0.0, "states": [], "broken": None, "bytes": links, "counters": links}
+        return {"north": {**sample, "probed": {"south": self.seen()["north"]}}}
+
+
+@pytest.mark.pure
+def test_what_is_kept_of_a_clock_and_a_path_does_not_grow_by_each_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = Probing(monkeypatch)
+    for _ in range(SECONDS):
+        clock = hosts.clock("north")
+    assert clock == estimate(hosts.all)
+    assert len(hosts._clock_samples["north"]) <= SECONDS / STRETCH_S + 1
+
+    hosts.all.clear()
+    pair = frozenset(("north", "south"))
+    samples = HostSamples(hosts, {pair: 0.0}, lambda *_: None)
+    monkeypatch.setattr(hosts, "clock", lambda _: None)
+    for _ in range(SECONDS):
+        samples._fetch()
+    path = samples.paths_seen([pair])[pair]
+    assert best_of_stretches(path.samples) == best_of_stretches(hosts.all)
+    assert path.sent == len(hosts.all) and len(path.samples) <= 2 * SECONDS
+    assert all("bytes" not in one for one in samples._seen["north"])

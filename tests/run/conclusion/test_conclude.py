@@ -1,0 +1,30 @@
+"""The evidence for a run's verdict, from its outcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from testbed.emulation.links.probe import LinkFidelity
+from testbed.run.conclusion.conclude import _evidence
+from testbed.run.training import Outcome
+from testbed.spec.experiment import Experiment
+from testbed.trace.trace import Row, Trace
+from tests.run.conclusion.test_bounds import SMOKE
+
+pytestmark = pytest.mark.local
+
+
+def test_a_trace_must_be_replayed_only_where_its_network_came() -> None:
+    """A swap does not come where training ends before it, as in a run that `--set train.rounds=10` shortens."""
+    run = Experiment.load(SMOKE)
+    name, other = next(iter(run.networks.items()))
+    traced = next(link for link in other.links if link in run.topology.links and not run.topology.links[link].trace)
+    trace = Trace((Row(0.0, rate_bps=5e6), Row(1.0, rate_bps=6e6)))
+    run.networks[name] = replace(other, links={**other.links, traced: replace(other.links[traced], trace=trace)})
+    fidelity = {traced: LinkFidelity(None, None)}
+    kept = Outcome(fidelity, "userspace", 0.0, 9.0, lateness={}, status={})
+    swapped = replace(kept, network_swaps=[{"file": name, "active_s": 5.0}])
+    found = [_evidence(run, outcome, [], [], [], [], None).links[traced].traced for outcome in (kept, swapped)]
+    assert found == [False, True]
