@@ -53,6 +53,8 @@ class SchemeChoice:
             inside = options
             for group in groups:
                 inside = inside.setdefault(group, {})
+                if not isinstance(inside, dict):
+                    raise Misfit(group, f"has the value {inside!r}, and in {word} options of its own", "one of the two")
             inside[option] = _value(value)
         return cls.of(name, options)
 

@@ -145,8 +145,10 @@ class SparseLoCo(Strategy):
         """Show the parameters of the last round while inside."""
         here = flat.gather(self._parameters, flat.room(self._parameters))
         flat.scatter(self._anchor, self._parameters)
-        yield
-        flat.scatter(here, self._parameters)
+        try:
+            yield
+        finally:
+            flat.scatter(here, self._parameters)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the anchor, the member's residuals, and the count of steps in the period."""

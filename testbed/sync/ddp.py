@@ -25,8 +25,8 @@ def hook_of(reducer: Reducer) -> Hook:
     which backward fills them. The model determines this order, so it is the same at every member. Two buckets overlap
     once DDP has settled on its buckets' sizes.
 
-    Each bucket has a residual. DDP rearranges its buckets after the first step; the residuals of the old buckets are
-    then dropped.
+    Each bucket of float32 has a residual; others are reduced without codecs. DDP rearranges its buckets after the first
+    step; the residuals of the old buckets are then dropped.
 
     A failed round makes `backward` raise a RuntimeError with the SyncError's text. So does a round inside a group,
     because DDP's copies of the model would diverge.
@@ -49,7 +49,8 @@ def hook_of(reducer: Reducer) -> Hook:
             else:
                 future.set_result(values)
 
-        reducer.allreduce(values, 1.0, residual, async_op=True).then(finish)
+        coded = residual if values.dtype == torch.float32 else None
+        reducer.allreduce(values, 1.0, coded, async_op=True).then(finish)
         return future
 
     return session_hook

@@ -113,7 +113,7 @@ def _of(environ: Mapping[str, str], variable: str) -> str:
     value = environ.get(variable, "")
     try:
         return value.format_map(environ)
-    except (KeyError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
         raise SyncError(
             f"{variable}={value}: can't replace {error}; in braces write only names of variables that are set",
             field=variable,

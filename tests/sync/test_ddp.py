@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 
 from testbed.plan import Group, Plan
 from testbed.protocol import Goodbye
+from testbed.sync.allreduce import ELEMENT_TYPES
+from testbed.sync.codecs import Residual
+from testbed.sync.ddp import hook_of
+from testbed.sync.executor import Work
+from testbed.sync.session import _check as session_check
 from tests.program import ForkedProgram, preload
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
@@ -58,3 +65,32 @@ def test_a_failing_round_comes_out_of_backward(tmp_path: Path) -> None:
     (code, _, errors), _ = run(tmp_path, Plan(0, MEMBERS, (chain(MEMBERS),)), "failing")
     assert code == 1
     assert "epoch 0: m1 is gone" in errors
+
+
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES)
+def test_gradients_of_each_type_are_reduced_and_codecs_are_for_float32(dtype: torch.dtype) -> None:
+    class OneMember:
+        coded: bool | None = None
+        whole = True
+
+        def allreduce(
+            self, tensor: torch.Tensor, weight: float, residual: Residual | None, async_op: bool
+        ) -> Work[OneMember]:
+            session_check(tensor, weight, residual)
+            self.coded = residual is not None
+            future: Future[OneMember] = Future()
+            future.set_result(self)
+            return Work(future)
+
+    class Bucket:
+        values = torch.ones(4, dtype=dtype)
+
+        def buffer(self) -> torch.Tensor:
+            return self.values
+
+        def index(self) -> int:
+            return 0
+
+    member, bucket = OneMember(), Bucket()
+    assert hook_of(member)(None, bucket).wait() is bucket.values  # type: ignore[arg-type]
+    assert member.coded is (dtype == torch.float32)

@@ -43,6 +43,7 @@ def test_variables_name_what_differs_between_processes() -> None:
         ({"TESTBED_MEMBER": "a member"}, "TESTBED_MEMBER"),
         ({"TESTBED_MEMBER": "w{RANK}"}, "TESTBED_MEMBER"),
         ({"TESTBED_MEMBER": "w{"}, "TESTBED_MEMBER"),
+        ({"TESTBED_MEMBER": "w{TESTBED_CONTROLLER[rank]}"}, "TESTBED_MEMBER"),
         (
             {"TESTBED_MEMBER": "paris", "TESTBED_TOKEN_FILE": "/no/such.token"},
             "TESTBED_TOKEN_FILE",

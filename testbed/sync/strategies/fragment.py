@@ -126,8 +126,10 @@ class Fragment:
         """Set the parameters to the anchor inside the context."""
         here = flat.gather(self._parameters, flat.room(self._parameters))
         flat.scatter(self._anchor, self._parameters)
-        yield
-        flat.scatter(here, self._parameters)
+        try:
+            yield
+        finally:
+            flat.scatter(here, self._parameters)
 
     def begin(self, reducer: Reducer, weight: float, step: int, scale: float) -> None:
         """Start reducing the parameters' change since the anchor.

@@ -48,7 +48,8 @@ class PowerSgd:
             gradients: The gradients, of the same shapes in each call.
             weight: This member's weight in the mean.
         """
-        matrices = [g.view(len(g), -1) for g in gradients if self._gains(g)]
+        large = [g for g in gradients if self._gains(g)]
+        matrices = [g.reshape(len(g), -1) for g in large]  # a copy where the layout is channels_last
         whole = [g for g in gradients if not self._gains(g)]
         if not self._q:
             self._begin(matrices)
@@ -65,6 +66,8 @@ class PowerSgd:
         for matrix, total, residual, one, q in zip(matrices, sums, self._residuals, p, self._q, strict=True):
             torch.mm(one, q.T, out=matrix)
             torch.sub(total, matrix, out=residual)
+        for gradient, matrix in zip(large, matrices, strict=True):
+            gradient.copy_(matrix.view(gradient.shape))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the residuals and the last Q, with which the next step begins."""
@@ -159,6 +162,13 @@ class Gradients(Strategy):
 
 
 def _gradient(parameter: torch.Tensor) -> torch.Tensor:
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
+    """Return a parameter's gradient, zeros if it has none.
+
+    A frozen parameter keeps none: by a gradient of zeros an optimizer would move it, by weight decay or a momentum.
+    """
+    if parameter.grad is not None:
+        return parameter.grad
+    zeros = torch.zeros_like(parameter)
+    if parameter.requires_grad:
+        parameter.grad = zeros
+    return zeros

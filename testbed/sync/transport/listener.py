@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import threading
@@ -32,6 +33,12 @@ GREETING_S = 60.0
 
 #: The most reasons of refused connections in the log. Without a limit, one peer could fill the disk.
 MOST_COMPLAINTS = 100
+
+#: The reasons for which a connection can't be accepted now, but may be later: files or memory have run out, or the peer
+#: has gone again.
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED})
+#: Seconds until the next attempt then. Connections wait in the kernel meanwhile.
+_ACCEPT_AGAIN_S = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +147,14 @@ class Listener:
     def _accept(self) -> None:
         with suppress(OSError):  # the listener was closed
             while True:
-                connection, (host, *_) = self._accepting.accept()
+                try:
+                    connection, (host, *_) = self._accepting.accept()
+                except OSError as error:
+                    if error.errno not in _PASSING:
+                        raise
+                    self._complain(f"can't accept connections now: {error}; raise the limit (ulimit -n)")
+                    time.sleep(_ACCEPT_AGAIN_S)
+                    continue
                 if self._settings.tls is not None:
                     try:
                         connection = self._settings.tls.accepted(connection)
@@ -219,16 +233,22 @@ class Listener:
         sockets.close_now(connection)
 
     def _refuse(self, connection: socket.socket, complaint: str) -> None:
-        """End a connection. Logs each different complaint once, up to MOST_COMPLAINTS."""
+        """End a connection. Logs the complaint, unless it is empty."""
         with self._guard:
             self.refused += 1
             self._strangers.pop(connection, None)
-            new = complaint and complaint not in self._complaints and len(self._complaints) < MOST_COMPLAINTS
-            if new:
-                self._complaints.add(complaint)
-        if new:
-            log.warning("%s: refused a connection: %s", self._settings.member, complaint)
+        if complaint:
+            self._complain(f"refused a connection: {complaint}")
         sockets.close_now(connection)
+
+    def _complain(self, text: str) -> None:
+        """Log each different complaint once, up to MOST_COMPLAINTS."""
+        with self._guard:
+            new = text not in self._complaints and len(self._complaints) < MOST_COMPLAINTS
+            if new:
+                self._complaints.add(text)
+        if new:
+            log.warning("%s: %s", self._settings.member, text)
 
     def _admit(self, hello: Greeting, connection: socket.socket) -> None:
         """Record that a connection is authenticated.

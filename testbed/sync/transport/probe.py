@@ -9,7 +9,7 @@ back measured nothing (`fades-7` of `benchmarks.replanning`). A datagram names i
 that both members share. A peer receives probes on the port number on which it listens for TCP. Where a firewall drops
 them, the paths that no plan uses stay unknown. Datagrams are not encrypted: an observer learns which member probes
 which. A train's number is the time at which it began, and a receiver ignores a train that is not newer than the last,
-so a recorded train can't be sent again.
+so a recorded train can't be sent again. That time never goes back while a process lasts, however its clock is set.
 
 A sender that gets no CPU for a while leaves a gap like that of a slow link. So each packet states how long after its
 train's first packet it left. A train that arrived as fast as it left shows that the path carries at least that rate.
@@ -60,6 +60,9 @@ _MAGIC: Final = b"tbp2"
 _HEAD: Final = struct.Struct("<4sQHHQB")
 _PROOF_BYTES: Final = 16
 
+
+#: What makes Unix time of the monotonic clock, in nanoseconds: the clock as it was when this process began.
+_BEGAN_NS: Final = time.time_ns() - time.monotonic_ns()
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +124,7 @@ class ProbeSender:
                 self._send_train(sending, key, packets, COUNTED_BYTES / pace)
 
     def _send_train(self, sending: socket.socket, key: bytes, packets: int, apart_s: float) -> None:
-        train, began_s = time.time_ns(), time.monotonic()
+        train, began_s = _BEGAN_NS + time.monotonic_ns(), time.monotonic()
         for number in range(packets):
             early_s = began_s + number * apart_s - time.monotonic()
             if early_s > 0 and self._closed.wait(early_s):
@@ -141,7 +144,7 @@ def _proof(key: bytes, head: bytes) -> bytes:
 
 class _Packet(NamedTuple):
     member: str
-    #: When the train began, in nanoseconds of the sender's clock.
+    #: When the train began, in nanoseconds since 1970 by the sender's clock as it was when its process began.
     train: int
     #: The number of packets in the train, and of this packet.
     packets: int

@@ -32,6 +32,8 @@ RTO_LIMIT_S = 120.0
 #: was closed as the path went down, or the member's own network stack drops the packets. 15 at 2 s last 25 s.
 _RETRIES = Path("/proc/sys/net/ipv4/tcp_retries2")
 _USUAL_RETRIES = 15
+#: The longest TCP_USER_TIMEOUT in milliseconds that the kernel takes, 24.8 days.
+_MOST_USER_TIMEOUT_MS = 2**31 - 1
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 #: linux/tcp.h, since 6.15; Python has no name for it yet.
 _TCP_RTO_MAX_MS = 44
@@ -89,7 +91,9 @@ def tune(connection: socket.socket, timeout_s: float, congestion: str = "") -> N
     if congestion:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_s * 1000))
+    connection.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(int(timeout_s * 1000), _MOST_USER_TIMEOUT_MS)
+    )
     with suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, int(rto_max_s(timeout_s, _retries()) * 1000))
 

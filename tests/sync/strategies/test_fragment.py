@@ -15,7 +15,7 @@ from testbed.protocol import FragmentDrift
 from testbed.schemes.sparta import Sparta, SpartaOptions
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies.diloco import DiLoCo
-from testbed.sync.strategies.fragment import SUMS, sketch
+from testbed.sync.strategies.fragment import SUMS, Fragment, sketch
 from testbed.sync.strategies.local_sgd import LocalSgd
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
@@ -119,3 +119,13 @@ def test_sparta_has_that_of_its_diloco(tmp_path: Path) -> None:
         return len(found)
 
     assert set(run(tmp_path, PLAN, work).values()) == {2}
+
+
+def test_a_failed_evaluation_gives_the_parameters_back() -> None:
+    parameter = torch.zeros(3)
+    fragment = Fragment([parameter], onward=False)
+    parameter.fill_(1.0)
+    with pytest.raises(ZeroDivisionError), fragment.at_anchor():
+        assert not parameter.any()
+        _ = 1 / 0
+    assert parameter.eq(1.0).all()

@@ -190,6 +190,44 @@ def test_powersgd_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.local
+@pytest.mark.parametrize("rank", [None, 1])
+def test_gradients_of_channels_last_are_those_of_other_layouts(tmp_path: Path, rank: int | None) -> None:
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        weights = []
+        for layout in (torch.contiguous_format, torch.channels_last):
+            draw = torch.Generator().manual_seed(int(session.name[1:]))
+            net = nn.Conv2d(8, 16, 3, bias=False)
+            nn.init.constant_(net.weight, 1.0)
+            net.weight.data = net.weight.data.contiguous(memory_format=layout)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            with session.gradients(net, optimizer, powersgd=PowerSgd(rank) if rank else None):
+                net(torch.randn(2, 8, 5, 5, generator=draw)).square().mean().backward()
+                assert net.weight.grad is not None and net.weight.grad.is_contiguous(memory_format=layout)
+                optimizer.step()
+            weights.append(net.weight.detach().contiguous())
+        return weights
+
+    for there, here in run(tmp_path, PLAN, work).values():
+        torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("rank", [None, 1])
+def test_frozen_parameters_stay_where_they_are(tmp_path: Path, rank: int | None) -> None:
+    def work(session: sync.Session) -> bool:
+        net = model()
+        frozen = next(net.parameters()).requires_grad_(False)
+        before = frozen.clone()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, weight_decay=0.5)
+        with session.gradients(net, optimizer, powersgd=PowerSgd(rank) if rank else None):
+            for number in range(2):
+                step(net, optimizer, session.name, number)
+        return torch.equal(frozen, before)
+
+    assert all(run(tmp_path, PLAN, work).values())
+
+
+@pytest.mark.local
 def test_the_hooks_are_gone_afterwards(tmp_path: Path) -> None:
     def work(session: sync.Session) -> int:
         net = model()

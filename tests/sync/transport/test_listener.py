@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import queue
 import select
 import socket
@@ -114,6 +116,32 @@ def test_crowding_peers_make_room_first(address: tuple[str, int]) -> None:
         assert crowd[0].recv(1) == b""
         assert not select.select([slow], [], [], 0)[0]
         handshake.greet(slow, Greeting("a"), "b", settings_of("a"), time.monotonic() + PATIENCE_S)
+
+
+@pytest.mark.parametrize("reason", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED])
+def test_members_connect_once_there_are_files_again(
+    inward: Inward, caplog: pytest.LogCaptureFixture, reason: int
+) -> None:
+    class Failing(socket.socket):
+        failures = 2
+
+        def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+            if self.failures:
+                self.failures -= 1
+                raise OSError(reason, os.strerror(reason))
+            return super().accept()
+
+    with caplog.at_level(logging.WARNING), Failing() as accepting:
+        accepting.bind(("127.0.0.1", 0))
+        accepting.listen()
+        listener = Listener(accepting, settings_of("b"), inward)
+        try:
+            with greeted(accepting.getsockname(), Greeting("a")) as member:
+                send(member, b"late")
+                assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"late")
+        finally:
+            listener.close()
+    assert caplog.text.count(os.strerror(reason)) == 1
 
 
 def test_a_member_s_frames_can_t_come_from_another(

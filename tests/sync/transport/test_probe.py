@@ -130,6 +130,15 @@ def test_a_probe_is_trains_that_came_no_faster_than_they_left(probed: ProbedMemb
 
 
 @pytest.mark.local
+def test_a_clock_that_is_set_back_hides_no_train(probed: ProbedMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    back_ns = iter(range(time.time_ns(), 0, -(10**12)))
+    monkeypatch.setattr(time, "time_ns", lambda: next(back_ns))
+    with closing(probed.prober()) as prober:
+        prober.probe(PROBE)
+        until(lambda: probed.has_trains(PROBE_TRAINS))
+
+
+@pytest.mark.local
 def test_a_probe_without_the_key_is_ignored(probed: ProbedMember) -> None:
     with closing(probed.prober(key=b"x" * 32)) as stranger, closing(probed.prober(member="c")) as unknown:
         stranger.probe(PROBE)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from testbed.sync.transport.sockets import RTO_LIMIT_S, RTO_MAX_S, limit_unsent, rto_max_s
+from testbed.sync.transport.sockets import RTO_LIMIT_S, RTO_MAX_S, limit_unsent, rto_max_s, tune
 
 
 @pytest.mark.pure
@@ -31,3 +31,12 @@ def test_the_kernel_holds_the_next_chunk_and_little_more(chunk: int, limit: int)
     with socket.socket() as connection:
         limit_unsent(connection, chunk)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == limit * 1024
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("timeout_s", [1.0, 2_147_483.0, 2_147_484.0, 1e7])
+def test_a_connection_waits_as_long_as_asked_or_as_the_kernel_can(timeout_s: float) -> None:
+    with socket.socket() as connection:
+        tune(connection, timeout_s)
+        waits_ms = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert waits_ms == min(int(timeout_s * 1000), 2**31 - 1)
