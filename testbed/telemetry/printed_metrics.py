@@ -66,6 +66,8 @@ CELL_NAME = re.compile(r"\s*([A-Za-z_][\w./@()-]*(?: [\w./@()-]+){0,4})\s*")
 CELL_NUMBER = re.compile(rf"\s*{_NUMBER}(?:{_PREFIX}| ?{_PLAIN})?\s*%?\s*")
 LIST = re.compile(rf"(?<![\w=./@-])([A-Za-z_][\w./@-]*)(['\"]?\s*[:=]\s*)\[\s*({_LISTED}(?:\s*,\s*{_LISTED})*)\s*\]")
 STEP = re.compile(r"(?<![\w./-])(?:global[ _]step|step|iteration|iter|round)[ :=#]*\[?\s*(\d[\d,_]*)(?![\w.])", re.I)
+#: No program counts so far. Longer rows of digits can be infinite as a float, which no integer is.
+STEP_END = 2.0**63
 #: The count in tqdm's progress bar, without a unit's scale such as `1.2k/60k`.
 BAR = re.compile(r"\d%\|[^|]*\|\s*(\d+)/\d+ \[")
 DIGIT = re.compile(r"\d")
@@ -139,9 +141,11 @@ def figures_in(line: str) -> Figures | None:
     found = _of_object(line) if line.lstrip().startswith("{") else {}
     found = found or {**_of_words(line), **_of_dictionary(line), **_of_cells(line)}
     finite = {key: value for key, value in found.items() if math.isfinite(value)}
-    step = next((int(value) for name, value in finite.items() if name.lower() in STEPS), None)
+    step = next((value for name, value in finite.items() if name.lower() in STEPS), None)
     if step is None and (said := STEP.search(line)) is not None:
-        step = int(_number(said[1]))
+        step = _number(said[1])
+    if step is not None and not abs(step) < STEP_END:
+        step = None
     bar = BAR.search(line)
     only_known = LEVEL.search(line) is not None
     values = {
@@ -149,7 +153,8 @@ def figures_in(line: str) -> Figures | None:
         for key, value in finite.items()
         if key.lower() not in STEPS and may_be_metric(key, value) and (is_metric(key) or not only_known)
     }
-    return Figures(values, step, count=int(bar[1]) if bar else None) if 0 < len(values) <= MOST_FIGURES else None
+    whole = None if step is None else int(step)
+    return Figures(values, whole, count=int(bar[1]) if bar else None) if 0 < len(values) <= MOST_FIGURES else None
 
 
 def may_be_metric(name: str, value: float) -> bool:
