@@ -104,6 +104,9 @@ ERRORS = frozenset(["err", "error"])
 #: A variable of the environment, such as OMP_NUM_THREADS.
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 
+#: Half a character, which JSON can escape and UTF-8 can't encode.
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+
 #: The beginning of a library's message, which has no figures of training: glog's and PyTorch's (`[W1126 22:30:01
 #: socket.cpp:767]`), NCCL's, and warnings of Python and compilers.
 DIAGNOSTIC = re.compile(
@@ -159,7 +162,7 @@ def figures_in(line: str) -> Figures | None:
 
 def may_be_metric(name: str, value: float) -> bool:
     """Return whether a number of this name may be a figure of training, since it is not known to be something else."""
-    if len(name) < 2 or not re.search("[A-Za-z]", name) or VARIABLE.fullmatch(name):
+    if len(name) < 2 or not re.search("[A-Za-z]", name) or HALF_CHARACTER.search(name) or VARIABLE.fullmatch(name):
         return False
     *_, last = parts = re.split(r"[\W_]+", name.lower())
     if name.lower() in NO_METRICS or (last in NO_METRICS and not is_metric(name)):
