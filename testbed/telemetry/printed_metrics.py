@@ -66,6 +66,8 @@ CELL_NAME = re.compile(r"\s*([A-Za-z_][\w./@()-]*(?: [\w./@()-]+){0,4})\s*")
 CELL_NUMBER = re.compile(rf"\s*{_NUMBER}(?:{_PREFIX}| ?{_PLAIN})?\s*%?\s*")
 LIST = re.compile(rf"(?<![\w=./@-])([A-Za-z_][\w./@-]*)(['\"]?\s*[:=]\s*)\[\s*({_LISTED}(?:\s*,\s*{_LISTED})*)\s*\]")
 STEP = re.compile(r"(?<![\w./-])(?:global[ _]step|step|iteration|iter|round)[ :=#]*\[?\s*(\d[\d,_]*)(?![\w.])", re.I)
+#: No program counts so far. Longer rows of digits can be infinite as a float, which no integer is.
+STEP_END = 2.0**63
 #: The count in tqdm's progress bar, without a unit's scale such as `1.2k/60k`.
 BAR = re.compile(r"\d%\|[^|]*\|\s*(\d+)/\d+ \[")
 DIGIT = re.compile(r"\d")
@@ -101,6 +103,9 @@ NO_METRICS = _set(
 ERRORS = frozenset(["err", "error"])
 #: A variable of the environment, such as OMP_NUM_THREADS.
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+
+#: Half a character, which JSON can escape and UTF-8 can't encode.
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 #: The beginning of a library's message, which has no figures of training: glog's and PyTorch's (`[W1126 22:30:01
 #: socket.cpp:767]`), NCCL's, and warnings of Python and compilers.
@@ -139,9 +144,11 @@ def figures_in(line: str) -> Figures | None:
     found = _of_object(line) if line.lstrip().startswith("{") else {}
     found = found or {**_of_words(line), **_of_dictionary(line), **_of_cells(line)}
     finite = {key: value for key, value in found.items() if math.isfinite(value)}
-    step = next((int(value) for name, value in finite.items() if name.lower() in STEPS), None)
+    step = next((value for name, value in finite.items() if name.lower() in STEPS), None)
     if step is None and (said := STEP.search(line)) is not None:
-        step = int(_number(said[1]))
+        step = _number(said[1])
+    if step is not None and not abs(step) < STEP_END:
+        step = None
     bar = BAR.search(line)
     only_known = LEVEL.search(line) is not None
     values = {
@@ -149,12 +156,13 @@ def figures_in(line: str) -> Figures | None:
         for key, value in finite.items()
         if key.lower() not in STEPS and may_be_metric(key, value) and (is_metric(key) or not only_known)
     }
-    return Figures(values, step, count=int(bar[1]) if bar else None) if 0 < len(values) <= MOST_FIGURES else None
+    whole = None if step is None else int(step)
+    return Figures(values, whole, count=int(bar[1]) if bar else None) if 0 < len(values) <= MOST_FIGURES else None
 
 
 def may_be_metric(name: str, value: float) -> bool:
     """Return whether a number of this name may be a figure of training, since it is not known to be something else."""
-    if len(name) < 2 or not re.search("[A-Za-z]", name) or VARIABLE.fullmatch(name):
+    if len(name) < 2 or not re.search("[A-Za-z]", name) or HALF_CHARACTER.search(name) or VARIABLE.fullmatch(name):
         return False
     *_, last = parts = re.split(r"[\W_]+", name.lower())
     if name.lower() in NO_METRICS or (last in NO_METRICS and not is_metric(name)):

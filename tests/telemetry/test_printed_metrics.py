@@ -156,6 +156,20 @@ def test_an_integer_beyond_every_float_is_left_out() -> None:
     assert figures_in(f'{{"seed_": 1{"0" * 400}, "loss": 2, "done": true}}') == Figures({"loss": 2.0})
 
 
+@pytest.mark.parametrize("digits", ["9" * 19, "9" * 400])
+@pytest.mark.parametrize(
+    "line", ["step {} loss=2", "step={} loss=2", "round {}/7 loss: 2", '{{"step": {}, "loss": 2}}']
+)
+def test_a_step_beyond_every_count_is_left_out(line: str, digits: str) -> None:
+    assert figures_in(line.format(digits)) == Figures({"loss": 2.0})
+
+
+@pytest.mark.parametrize("half", ["\\ud800", "\\udfff"])
+def test_a_name_with_half_a_character_is_left_out(half: str) -> None:
+    """No metric, page or report could encode it."""
+    assert figures_in(f'{{"{half}loss": 1.5, "loss": 2}}') == Figures({"loss": 2.0})
+
+
 @pytest.mark.parametrize("number", ["1.2GB", "1.2 GB", "950 MiB/s", "3 kbit/s", "1.2G", "1.2kg", "1.5s/it"])
 def test_a_number_whose_unit_changes_with_it_is_not_read(number: str) -> None:
     for line in (f"throughput={number}", f"throughput: {number}", f"| throughput {number} |"):
