@@ -84,7 +84,7 @@ bench: setup ## what is measured against peers, in short
 published: setup ## published runs at the scale of two cores: what was claimed beside what comes; goes on where it was ended
 	@$(GIVE_BACK); .venv/bin/python -m benchmarks.published
 
-chaos: setup ## bugs planted and found, then 300 small runs with faults, each checked to the bit
+chaos: setup ## bugs planted and found, then 300 small runs with faults, each checked to the bit (tests.chaos --case N --shrink makes a finding small)
 	@$(GIVE_BACK); .venv/bin/python -m tests.chaos --planted && .venv/bin/python -m tests.chaos --runs 300
 
 fuzz: setup ## ten minutes of searching by coverage for each kind of input; goes on where it was ended

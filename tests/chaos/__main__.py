@@ -3,6 +3,9 @@
 `--case N` executes one case again, `--show` prints the table of the cases that were executed. `--planted` executes
 plain cases with each bug of planted.py instead, three seeds each, and fails where the checker misses a bug. The records
 of each case are in a folder of build/chaos.
+
+`--case N --shrink` makes a case that breaks a rule smaller while it breaks the same rule, and keeps the smallest.
+`--from FOLDER` executes the case whose files are in a folder, also after they were edited.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import json
 import shutil
 import signal
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +29,7 @@ from tests.chaos.faults import StepClock
 from tests.chaos.history import History, first_round_after
 from tests.chaos.nemesis import execute
 from tests.chaos.planted import BUGS, NEED_A_DEATH, NEED_CONTAINERS, Bug
+from tests.chaos.shrink import TRIES, shrink
 from tests.run.running import REPOSITORY
 
 RESULTS = REPOSITORY / "build" / "chaos"
@@ -135,13 +140,57 @@ def run_planted(names: Iterable[str], seed: int, resume: bool) -> bool:
                 result = json.loads((folder / RESULT).read_text())
             else:
                 bug = None if name == NO_BUG else Bug(name, each)
-                case = Case.plain(each, name in NEED_CONTAINERS, bug.round if bug and name in NEED_A_DEATH else None)
-                result = attempt(case, folder, bug)
+                result = attempt(planted_case(name, each), folder, bug)
             print_result(f"{name}, seed {each}", result)
             found = result["findings"]
             wrong += [] if (BUGS[name] in found if name in BUGS else not found) else [f"{name}, seed {each}"]
     print(f"not as it should be: {', '.join(wrong)}" if wrong else "all planted bugs were found, and no other")
     return not wrong
+
+
+def planted_case(name: str, seed: int) -> Case:
+    """Return the plain case in which a bug shows."""
+    return Case.plain(seed, name in NEED_CONTAINERS, Bug(name, seed).round if name in NEED_A_DEATH else None)
+
+
+def shrink_case(case: Case, folder: Path, bug: Bug | None = None) -> bool:
+    """Shrink a case, and keep the smallest that breaks the same rule in `folder`/shrunk.
+
+    Returns:
+        True if the case broke no rule.
+    """
+    began, executions, attempts, shrunk = time.monotonic(), 0, folder / "attempt", folder / "shrunk"
+
+    def broken(candidate: Case) -> Mapping[str, Any]:
+        nonlocal executions
+        executions += 1
+        result = attempt(candidate, attempts, bug)
+        print_result(f"execution {executions}", result)
+        return dict(result["findings"])
+
+    def keep() -> None:
+        shutil.rmtree(shrunk, ignore_errors=True)
+        shutil.copytree(attempts, shrunk, symlinks=True)
+
+    rule = next((rule for _ in range(TRIES) for rule in broken(case)), None)
+    if rule is None:
+        print(f"the case broke no rule in {TRIES} executions: nothing to shrink")
+        return True
+    keep()
+
+    def fails(candidate: Case) -> bool:
+        if again := rule in broken(candidate):
+            keep()
+        return again
+
+    smallest = shrink(case, fails)
+    print(
+        f"{rule} is broken by the smallest case found, after {executions} executions, {time.monotonic() - began:.0f} s:"
+    )
+    print(f"    from {case}, {case.rounds} rounds\n      to {smallest}, {smallest.rounds} rounds")
+    planted = f" --planted {bug.name} --seed {bug.seed}" if bug else ""
+    print(f"repeat it: python -m tests.chaos --from {shrunk}{planted}")
+    return False
 
 
 def main() -> int:
@@ -153,9 +202,27 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="leave out what has a result already")
     parser.add_argument("--show", action="store_true", help="what came of those that were executed, and no more")
     parser.add_argument("--planted", nargs="?", const="all", choices=("all", *BUGS), help="the bugs, or one of them")
+    parser.add_argument("--shrink", action="store_true", help="make the --case, or the --planted bug's, smaller")
+    parser.add_argument("--from", dest="files", type=Path, metavar="FOLDER", help="execute the case of these files")
     args = parser.parse_args()
+    if args.shrink and args.case is None and args.planted in (None, "all") and args.files is None:
+        parser.error("--shrink needs a case: --case N, --from FOLDER, or --planted NAME")
+    if args.files and args.planted == "all":
+        parser.error("--from FOLDER takes one bug: --planted NAME")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is there is taken away first
-    if args.planted:
+    if args.files or args.shrink:
+        bug = Bug(args.planted, args.seed) if args.planted else None
+        if args.files:
+            case = Case.read(args.files)
+        else:
+            case = planted_case(args.planted, args.seed) if bug else Case.drawn(args.seed, args.case)
+        place = RESULTS / "shrink" / (bug.name if bug else str(case.seed)) / str(case.seed if bug else case.number)
+        if args.shrink:
+            fine = shrink_case(case, place, bug)
+        else:
+            print_result(str(args.files), result := attempt(case, place / "again", bug))
+            fine = not result["findings"]
+    elif args.planted:
         fine = run_planted(BUGS if args.planted == "all" else (args.planted,), args.seed, args.resume)
     else:
         numbers = range(args.runs) if args.case is None else (args.case,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ STEP_S = 0.12
 #: The rounds in which faults are injected: later rounds would show nothing new.
 MOMENTS = range(2, 12)
 
+#: The files of a case beside experiment.yaml, which names the topology.
+TOPOLOGY = "topology.yaml"
+FAULTS = "faults.yaml"
 #: What some links replay.
 TRACE = "trace.csv"
 REPLAYED = "time_s,rate_mbps\n" + "".join(f"{tick / 10},{5 + tick % 20}\n" for tick in range(100))
@@ -87,6 +90,17 @@ class Case:
         done = () if dies_in is None else (faults.Kill(Moment(round=dies_in), "c-w0"),)
         return cls(seed, 0, containers, _topology(draw), experiment, done)
 
+    @classmethod
+    def read(cls, folder: Path) -> Case:
+        """Read a case from the files that `write` wrote."""
+        topology, experiment, rest = (
+            yaml.safe_load((folder / name).read_text()) for name in (TOPOLOGY, "experiment.yaml", FAULTS)
+        )
+        injected = (
+            getattr(faults, each.pop("kind"))(**{**each, "at": Moment(**each["at"])}) for each in rest.pop("faults")
+        )
+        return cls(**rest, topology=topology, experiment=experiment, faults=tuple(injected))
+
     @property
     def members(self) -> tuple[str, ...]:
         """The members' names."""
@@ -114,7 +128,10 @@ class Case:
     def write(self, folder: Path) -> Path:
         """Write the case's files into a folder, and return the experiment's."""
         (folder / TRACE).write_text(REPLAYED)
-        (folder / "topology.yaml").write_text(yaml.safe_dump(dict(self.topology)))
+        (folder / TOPOLOGY).write_text(yaml.safe_dump(dict(self.topology)))
+        injected = [{"kind": type(fault).__name__, **asdict(fault)} for fault in self.faults]
+        rest = {"seed": self.seed, "number": self.number, "containers": self.containers, "faults": injected}
+        (folder / FAULTS).write_text(yaml.safe_dump(rest))
         file = folder / "experiment.yaml"
         file.write_text(yaml.safe_dump(dict(self.experiment)))
         return file
