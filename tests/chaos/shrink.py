@@ -114,7 +114,7 @@ def plain_settings(case: Case) -> Iterator[Case]:
     sync = case.experiment["sync"]
     timeout = {"round_timeout": sync["round_timeout"]} if "round_timeout" in sync else {}
     for plain in (PLAIN_SYNC | timeout, *([{**sync, "policy": "mst"}] if "policy" in sync else [])):
-        if {"strategy": "gradients", **sync} != plain:
+        if {"strategy": "gradients", **sync} != {"strategy": "gradients", **plain}:
             yield _experiment(case, sync=plain)
     if case.elastic:
         yield replace(case, experiment={name: its for name, its in case.experiment.items() if name != "elastic"})
