@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from math import isinf
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -51,6 +52,8 @@ class Checked:
 
 
 def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    if limits and isinf(value):  # `above 0` has no other end
+        raise Misfit(name, f"is {value}", "a finite number")
     for limit, bound in limits.items():
         holds, words = _LIMITS[limit]
         if not holds(value, bound):

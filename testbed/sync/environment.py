@@ -124,9 +124,10 @@ def _of(environ: Mapping[str, str], variable: str) -> str:
 def _read(file: str) -> str:
     try:
         return Path(file).read_text().strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "the file is no text"
         raise SyncError(
-            f"{TOKEN_FILE}={file}: {error.strerror}; write the file with this member's token",
+            f"{TOKEN_FILE}={file}: {why}; write the file with this member's token",
             field=TOKEN_FILE,
             file=file,
         ) from error

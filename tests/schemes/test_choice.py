@@ -38,6 +38,7 @@ def test_a_name_alone_takes_what_its_options_are_by_default() -> None:
         ("diloco:every=often", "every"),
         ("diloco:every=0", "every"),
         ("diloco:outer.speed=1", "speed"),
+        ("diloco:outer.learning_rate=Infinity", "learning_rate"),
         ("diloco:outer=1,outer.momentum=0.8", "outer"),
         ("sgp", "sgp"),
     ],

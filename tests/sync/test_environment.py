@@ -21,6 +21,14 @@ def test_a_worker_is_a_member_by_its_own_name() -> None:
     assert member_of(environment | several).name == "paris-w0.1"
 
 
+def test_a_token_that_is_no_text_is_named(tmp_path: Path) -> None:
+    token = tmp_path / "paris.token"
+    token.write_bytes(b"\xff\xfe")
+    with pytest.raises(SyncError) as caught:
+        member_of(CONTROLLER | {"TESTBED_MEMBER": "paris", "TESTBED_TOKEN_FILE": str(token)})
+    assert caught.value.field == "TESTBED_TOKEN_FILE"
+
+
 def test_a_machine_shows_its_token_and_listens_where_the_controller_is(tmp_path: Path) -> None:
     token = tmp_path / "paris.token"
     token.write_text("ab12\n")

@@ -96,7 +96,7 @@ class GroupRendezvous:
             try:
                 self._own = OwnController(self._controller, names, address, timeout_s)
                 published = {"address": self._own.address, "tokens": self._own.tokens}
-            except SyncError as error:
+            except (SyncError, OSError) as error:  # the other ranks wait for an answer
                 published = {"error": str(error)}
             self._store.set(KEY, json.dumps(published))
         published = json.loads(self._store.get(KEY))
