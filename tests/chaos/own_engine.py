@@ -3,12 +3,13 @@
     containerd  <-  dockerd, which is killed  <-  the run
 
 As in the distribution, containerd is a service of its own, and survives dockerd with all containers; dockerd ends the
-containers that it finds when it starts. It makes no bridge and no rules, and keeps its images from case to case.
+containers that it finds when it starts. It has a network namespace of its own, and keeps its images from case to case.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -28,6 +29,20 @@ VARIABLE = "DOCKER_HOST"
 CONTAINERD_S = 20.0
 
 
+def apart(folder: Path) -> str:
+    """Make a `dockerd` in `folder` that runs in a network namespace of its own, and return a PATH on which it is first.
+
+    In the first engine's namespace it would take over the bridge and firewall rules; with `--bridge none` it would even
+    delete that bridge.
+    """
+    programs = folder / "bin"
+    programs.mkdir()
+    wrapper = programs / "dockerd"
+    wrapper.write_text(f'#!/bin/sh\nexec unshare --net {shutil.which("dockerd")} "$@"\n')
+    wrapper.chmod(0o755)
+    return f"{programs}:{os.environ['PATH']}"
+
+
 class OwnEngine:
     """An engine whose sockets and state are in a folder with a short path: a socket's path has at most 107 bytes."""
 
@@ -38,10 +53,16 @@ class OwnEngine:
             *("--data-root", str(DATA / "data"), "--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid")),
             *("--containerd", str(folder / "containerd.sock"), "--bridge=none", "--iptables=false"),
         )
+        self._path = apart(folder)
 
     def start(self) -> None:
         """Start the engine, and wait until it answers. Raises EngineError."""
-        engine.start_engine(self.address, self._options, self._record, self._log)
+        before = os.environ["PATH"]
+        os.environ["PATH"] = self._path
+        try:
+            engine.start_engine(self.address, self._options, self._record, self._log)
+        finally:
+            os.environ["PATH"] = before
 
     def kill(self) -> None:
         """Kill the engine, as a crash would."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from docker.credentials.errors import StoreError
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.engine import EngineError
 from testbed.emulation.process import ProcessIdentity, start_ticks
+from tests.chaos.own_engine import apart
 
 
 @pytest.fixture
@@ -33,17 +33,8 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture
 def options(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return dockerd's options for a second engine: files and a network namespace of its own.
-
-    In the first engine's namespace it would take over the bridge and firewall rules; with `--bridge none` it would even
-    delete that bridge.
-    """
-    programs = scratch / "bin"
-    programs.mkdir()
-    wrapper = programs / "dockerd"
-    wrapper.write_text(f'#!/bin/sh\nexec unshare --net {shutil.which("dockerd")} "$@"\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    """Return dockerd's options for a second engine: files and a network namespace of its own."""
+    monkeypatch.setenv("PATH", apart(scratch))
     return [
         *("--data-root", str(scratch / "data"), "--exec-root", str(scratch / "exec")),
         *("--pidfile", str(scratch / "pid")),
