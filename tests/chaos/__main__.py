@@ -165,7 +165,7 @@ def shrink_case(case: Case, folder: Path, bug: Bug | None = None) -> bool:
         nonlocal executions
         executions += 1
         result = attempt(candidate, attempts, bug)
-        print_result(f"execution {executions}", result)
+        print_result(f"execution {executions}, {candidate.rounds} rounds", result)
         return dict(result["findings"])
 
     def keep() -> None:
