@@ -26,8 +26,8 @@ Where the run is elastic (its Welcome has a lease) there are more:
       Holding      ------------->             the member's round, and the elements that it holds final
                    <-------------  Reconfigure a plan without the lost member, and what each member holds
 
-Members that gossip, by a scheme that goes on without a lost member, send Lost in any run: the controller removes the
-peer that was reported first, tells it to stop, and the others by Died.
+Members that gossip, by a scheme that goes on without a lost member, send Lost in any run: of two that lost each
+other the controller removes the one that lost more of its neighbours, tells it to stop, and the others by Died.
 
 A plan takes force without a further message. The chunks of every round carry the successor that their contributors
 hold: the epoch of the plan that they were last asked to prepare, or the round's own epoch until they hold it. Where

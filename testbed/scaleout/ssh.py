@@ -187,6 +187,6 @@ class Ssh:
 
 
 def _quoted(file: Path) -> str:
-    """Return a path as an option of the client has it: in quotes where it has a space, and with each `%` twice."""
-    text = str(file).replace("%", "%%")
-    return f'"{text}"' if " " in text else text
+    """Return a path as an option of the client has it: in quotes, with each `%` twice."""
+    text = str(file).replace("%", "%%").replace("\\", r"\\").replace('"', r"\"")
+    return f'"{text}"'

@@ -52,7 +52,7 @@ class Checked:
 
 
 def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:
-    if limits and isinf(value):  # `above 0` has no other end
+    if limits and isinstance(value, float) and isinf(value):  # `above 0` has no other end
         raise Misfit(name, f"is {value}", "a finite number")
     for limit, bound in limits.items():
         holds, words = _LIMITS[limit]

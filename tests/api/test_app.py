@@ -48,7 +48,7 @@ class Site:
         if port:
             assert self.server.port is not None
             connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE_S)
-        text = None if body is None else json.dumps(body)
+        text = body if body is None or isinstance(body, bytes) else json.dumps(body)
         connection.request(method, f"/api/v1{path}", text, {"Content-Type": "application/json", **(headers or {})})
         reply = connection.getresponse()
         said = reply.read()
@@ -205,6 +205,8 @@ def test_what_happened_was_done_by_hand(site: Site) -> None:
         ("POST", "/launches", {"kind": "launch", "target": "\ud800"}, 400),
         ("PATCH", "/links", {"\ud800": {"up": False}}, 400),
         ("POST", "/stop", {"reason": "\ud800"}, 400),
+        ("POST", "/stop", b'{"reason": "\xed\xa0\x80"}', 400),
+        ("POST", "/stop", '{"reason": "\\ud800"}'.encode("utf-16"), 400),
         ("POST", "/workers/paris-w0/kill", None, 409),
         ("POST", "/workers/paris-w0/restart", None, 409),
         ("GET", "/history?since=x", None, 422),

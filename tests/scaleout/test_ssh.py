@@ -41,7 +41,7 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str
 @pytest.mark.pure
 def test_a_key_that_is_not_known_is_never_taken_on_trust() -> None:
     command = ssh().command("true")
-    assert {"StrictHostKeyChecking=yes", "BatchMode=yes", "UserKnownHostsFile=/keys/known"} <= set(command)
+    assert {"StrictHostKeyChecking=yes", "BatchMode=yes", 'UserKnownHostsFile="/keys/known"'} <= set(command)
 
 
 @pytest.mark.local

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict as fields_of
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -17,7 +18,7 @@ from msgspec.structs import asdict, replace
 from testbed.api.requests import ChangeGraph, Request
 from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import TopologyChanges
-from testbed.controller.model.actions import Actions, Announce, Contradiction, Fail, Tell, TellAll
+from testbed.controller.model.actions import Actions, After, Announce, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.coordinator import Coordinator, NotForMembers
 from testbed.controller.model.spec import ControllerSpec, GossipGraph
@@ -40,6 +41,9 @@ from testbed.schema import brief
 
 log = logging.getLogger(__name__)
 
+#: Seconds from the first report of a loss to its judgement, in which the reports of both ends and of others come.
+JUDGE_LOSS_S = 1.0
+
 
 class GossipCoordinator(Coordinator):
     """Follows the members' iterations, fails the run when their gap breaks a bound, and changes their graph."""
@@ -51,6 +55,8 @@ class GossipCoordinator(Coordinator):
         self._survives = graph.survives
         self._roster: dict[str, tuple[str, int]] = {}
         self._joining: dict[str, tuple[str, int]] = {}
+        #: Reports of lost peers that are not judged yet: why, by the member that reports and its peer.
+        self._losses: dict[tuple[str, str], str] = {}
 
     @property
     def present(self) -> frozenset[str]:
@@ -73,13 +79,14 @@ class GossipCoordinator(Coordinator):
         self._joining[hello.member] = hello.address
 
     def receive(self, message: ControlMessage) -> Actions:
-        """Handle a member's report, promise or goodbye, or the loss of a peer. A removed member has no more to say.
+        """Handle a member's report, promise or goodbye, or the loss of a peer. A removed member's messages are ignored.
 
         Raises:
             Contradiction: The message contradicts earlier ones or the state of the run.
         """
         member = getattr(message, "member", "")
-        if member in self.spec.members and member not in self.present:
+        if member in self.spec.members and member not in self.present | self._joining.keys():
+            log.info("ignored %s of %s, which was removed", type(message).__name__, member)
             return
         match message:
             case Report():
@@ -92,11 +99,9 @@ class GossipCoordinator(Coordinator):
                 if configuration is not None:
                     yield self._admit(configuration)
             case Lost(_, peer, why) if self._survives and self.running and peer in self.present:
-                why = f"{member} lost it: {why}"
-                yield from self._remove_member(peer, why)
-                stop = brief(f"the other members go on without this one: {why}")
-                yield Tell(peer, Stop(stop, again=self.spec.elastic is not None))
-                yield Announce()
+                if not self._losses:
+                    yield After(JUDGE_LOSS_S, self._judge_losses)
+                self._losses[member, peer] = why
             case Goodbye():
                 yield from self._handle_goodbye(message)
                 yield Announce()
@@ -149,6 +154,33 @@ class GossipCoordinator(Coordinator):
         if report.round > self.spec.rounds:
             text = f"it reported iteration {report.round}, and the run has {self.spec.rounds}"
             raise Contradiction(text, rule="beyond-end", member=report.member, round=report.round, epoch=report.epoch)
+
+    def _judge_losses(self) -> Actions:
+        """Remove members until no two are left that have lost each other, and tell each to stop.
+
+        A member that is cut off loses all its neighbours in the graph, each of which loses it alone: the one that lost
+        the largest share goes first. Of two ends with the same share, it is the one that was reported first.
+        """
+        losses, self._losses = self._losses, {}
+        while self.running:
+            losses = {ends: why for ends, why in losses.items() if self.present.issuperset(ends)}
+            lost: dict[str, set[str]] = {end: set() for end in (*(peer for _, peer in losses), *chain(*losses))}
+            for member, peer in losses:
+                lost[member].add(peer)
+                lost[peer].add(member)
+            if not lost:
+                return
+            share = {end: len(its) / len(self._topology.neighbours(end) | its) for end, its in lost.items()}
+            gone = max(lost, key=lambda end: share[end])
+            member, peer = next(ends for ends in losses if gone in ends)
+            why = f"{member} and {peer} lost each other: {losses[member, peer]}"
+            actions = list(self._remove_member(gone, why))
+            yield from actions
+            if any(isinstance(action, Fail) for action in actions):
+                return
+            stop = brief(f"the other members go on without this one: {why}")
+            yield Tell(gone, Stop(stop, again=self.spec.elastic is not None))
+            yield Announce()
 
     def _handle_goodbye(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member

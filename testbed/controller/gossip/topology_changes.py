@@ -63,6 +63,11 @@ class TopologyChanges:
         self._ends: dict[str, int] = {}
         self._unanswered: Counter[str] = Counter()
 
+    def neighbours(self, member: str) -> set[str]:
+        """Return the present members to which a member has an edge, or which have one to it."""
+        ends = {end for edge in self._in_force.edges if member in edge for end in edge}
+        return ends & set(self._iterations.members) - {member}
+
     @property
     def idle(self) -> bool:
         """True if no swap is under way."""

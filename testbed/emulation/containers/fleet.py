@@ -373,10 +373,10 @@ def idle_program() -> Path:
     """Return the program that does nothing, compiled first if it must be. Raises EmulationError."""
     try:
         program = compile_c([IDLE_SOURCE], [*C_FLAGS, "-static", "-s"], IDLE_BINARY)
-    except CompilerError as error:
+        if program.stat().st_mode & OPEN != OPEN:  # compiled under a umask such as 077
+            program.chmod(0o755)  # the containers' user must start it
+    except (CompilerError, OSError) as error:
         raise EmulationError(str(error)) from None
-    if program.stat().st_mode & OPEN != OPEN:  # compiled under a umask such as 077; the containers' user must start it
-        program.chmod(0o755)
     return program
 
 

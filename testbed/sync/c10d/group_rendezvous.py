@@ -96,8 +96,10 @@ class GroupRendezvous:
             try:
                 self._own = OwnController(self._controller, names, address, timeout_s)
                 published = {"address": self._own.address, "tokens": self._own.tokens}
-            except (SyncError, OSError) as error:  # the other ranks wait for an answer
+            except SyncError as error:
                 published = {"error": str(error)}
+            except OSError as error:  # the other ranks wait for an answer
+                published = {"error": f"rank 0 can't start the controller: {error}"}
             self._store.set(KEY, json.dumps(published))
         published = json.loads(self._store.get(KEY))
         if "error" in published:

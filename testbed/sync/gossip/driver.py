@@ -40,8 +40,8 @@ from testbed.sync.gossip.message_codec import Done
 from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 
-#: Seconds from the loss of a peer to its report. Of a process that has ended the controller knows within them; a peer
-#: that runs, behind a path that was down for too long, is known to this member alone.
+#: Seconds from the loss of a peer to its report. Within them the controller notices a process that has ended. That a
+#: path was down for too long only the members at its ends know.
 REPORT_LOSS_S = 1.0
 
 #: Makes the local step of a number from flat parameters, which it must not change, and returns the change to them.

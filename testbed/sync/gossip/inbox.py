@@ -46,7 +46,7 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class LossDue:
-    """The controller had time to remove a lost peer whose process has ended; another loss is to be reported now."""
+    """REPORT_LOSS_S have passed since a peer was lost. The loss is reported unless the controller removed the peer."""
 
     peer: str
 

@@ -152,7 +152,8 @@ class Listener:
                 except OSError as error:
                     if error.errno not in _PASSING:
                         raise
-                    self._complain(f"can't accept connections now: {error}; raise the limit (ulimit -n)")
+                    remedy = "; raise the limit (ulimit -n)" if error.errno == errno.EMFILE else ""
+                    self._complain(f"can't accept connections now: {error}{remedy}")
                     time.sleep(_ACCEPT_AGAIN_S)
                     continue
                 if self._settings.tls is not None:

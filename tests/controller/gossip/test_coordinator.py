@@ -16,7 +16,7 @@ from torch import Tensor
 
 from testbed.api.requests import ForcePolicy
 from testbed.controller.gossip.coordinator import GossipCoordinator
-from testbed.controller.model.actions import Actions, Announce, Contradiction, Tell
+from testbed.controller.model.actions import Action, Actions, After, Announce, Contradiction, Fail, Tell
 from testbed.controller.model.coordinator import NotForMembers
 from testbed.controller.model.spec import ControllerSpec, Elasticity, GossipGraph
 from testbed.planning import View
@@ -271,18 +271,51 @@ def test_the_others_are_told_of_a_death_and_asked_for_a_graph_with_one_that_come
     ]
 
 
-def test_a_peer_that_runs_but_was_lost_is_removed_and_stopped_and_may_come_again() -> None:
+def judged(coordinator: GossipCoordinator, losses: list[tuple[str, str]]) -> list[Action]:
+    """The actions at the end of the time in which reports of losses are collected."""
+    later = [action for ends in losses for action in coordinator.receive(Lost(*ends, "timed out", generation=0))]
+    (after,) = later
+    assert isinstance(after, After)
+    return list(after.then())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_peer_that_is_cut_off_is_removed_and_stopped_and_may_come_again(first: bool) -> None:
     coordinator = begun()
-    lost = Lost(VIEW.names[0], DIES, "timed out", generation=0)
-    actions = list(coordinator.receive(lost))
+    healthy = [(name, DIES) for name in VIEW.names[:2]]
+    its = [(DIES, name) for name in VIEW.names if name != DIES]
+    actions = judged(coordinator, its + healthy if first else healthy + its)
     assert told(iter(actions), Died) == OTHERS
     assert told(iter(actions), Stop) == {DIES}
-    late = Lost(DIES, VIEW.names[0], "timed out", generation=0)
-    assert (
-        list(coordinator.receive(late)) == list(coordinator.receive(Goodbye.with_error(DIES, 3, "asked to stop"))) == []
-    )
     assert coordinator.present == frozenset(OTHERS)
-    assert list(coordinator.receive(lost)) == []
+    for more in (Lost(DIES, VIEW.names[0], "timed out", generation=0), Goodbye.with_error(DIES, 3, "asked to stop")):
+        assert list(coordinator.receive(more)) == []
+
+
+def test_of_two_that_lost_each_other_the_one_reported_first_goes() -> None:
+    coordinator = begun()
+    one, other = VIEW.names[0], DIES
+    assert told(iter(judged(coordinator, [(one, other), (other, one)])), Stop) == {DIES}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_leaf_goes_and_not_the_centre_that_it_lost(first: bool) -> None:
+    spec = hop_spec()
+    centre, leaf = VIEW.names[0], VIEW.names[1]
+    edges = tuple(sorted(edge for name in VIEW.names[1:] for edge in ((centre, name), (name, centre))))
+    coordinator = GossipCoordinator(spec, GossipGraph(edges=edges, survives=True, max_ig=MAX_IG))
+    list(coordinator.begin({name: hello(name) for name in VIEW.names}))
+    losses = [(leaf, centre), (centre, leaf)]
+    assert told(iter(judged(coordinator, losses if first else losses[::-1])), Stop) == {leaf}
+
+
+def test_a_run_that_fails_by_a_loss_stops_nobody_for_it() -> None:
+    coordinator = begun()
+    for name in VIEW.names[:2]:
+        list(coordinator.died(name, "killed"))
+    actions = judged(coordinator, [(VIEW.names[3], DIES)])
+    assert any(isinstance(action, Fail) for action in actions)
+    assert told(iter(actions), Stop) == set()
 
 
 def test_a_comer_that_dies_again_is_waited_for_no_more() -> None:
