@@ -32,8 +32,10 @@ def main() -> int:
     parser.add_argument("--tls", type=Path, metavar="DIR", help="over TCP: its certificate (docs/machines.md)")
     arguments = parser.parse_args()
 
-    # Imported objects stay, and collecting garbage among them takes an eighth of PyTorch's processor time.
+    # Imported objects stay, and collecting garbage among them takes an eighth of PyTorch's processor time. The loop
+    # loads PyTorch; `sync` does so later, when a name of it is used.
     gc.disable()
+    import testbed.worker.loop  # noqa: F401
     from testbed import sync
 
     gc.freeze()

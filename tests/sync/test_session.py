@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -421,3 +423,43 @@ def test_an_asynchronous_round_is_a_work(tmp_path: Path) -> None:
     members = names(2)
     results, _ = run(tmp_path, Plan(0, members, (chain(members),)), work)
     assert results == dict.fromkeys(members, (0.5, 1))
+
+
+def reductions(rounds: int, way: str) -> Work:
+    """Return a member's work: rounds by codecs (`way` is "coded"), beside one another ("overlapping"), or plain."""
+
+    def work(session: sync.Session) -> None:
+        residual = sync.Residual() if way == "coded" else None
+        begun: list[sync.Work[sync.RoundResult]] = []
+        for number in range(rounds):
+            begun.append(session.allreduce(values(session.name, number, 3000), 1.0, residual, async_op=True))
+            if way != "overlapping" or number % 2:
+                for each in begun:
+                    each.wait()
+                begun.clear()
+
+    return work
+
+
+@pytest.mark.parametrize("way", ["plain", "overlapping", "coded", "elastic"])
+def test_a_round_leaves_nothing_for_the_garbage_collector(tmp_path: Path, way: str) -> None:
+    """What a round allocates is freed when it is over: otherwise a worker's memory grows between two collections."""
+    members = names(3)
+    plan = Plan(0, members, (chain(members),), 4096, codec="int8" if way == "coded" else "fp32")
+
+    def left(rounds: int) -> Counter[str]:
+        folder = tmp_path / str(rounds)
+        folder.mkdir()
+        with Controller(folder, plan, job()) as controller:
+            controller.lease_s = 60.0 if way == "elastic" else 0.0
+            run_with(controller, reductions(rounds, way))
+        types = [type(each) for each in gc.get_objects()]
+        return Counter(each.__qualname__ for each in types if each.__module__.startswith(("testbed.sync", "torch")))
+
+    gc.collect()
+    gc.disable()
+    try:
+        few, many = left(4), left(34)
+    finally:
+        gc.enable()
+    assert {name: count for name, count in (many - few - few).items() if count >= 30} == {}

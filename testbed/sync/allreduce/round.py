@@ -99,7 +99,6 @@ class Round:
         self._guard = threading.Lock()
         self._frozen = False
         self._unfinished = len(self.reduction.layout.chunks)
-        outgoing.on_sent = self._advance
 
     @property
     def epoch(self) -> int:
@@ -255,7 +254,7 @@ class Round:
             codec = self.reduction.tree_role(paced.number).partial_codec
             encoded = self._encoder.encode(chunk, Kind.PARTIAL, paced.part, codec, state.unsummed)
             frame = self.outgoing.frame(chunk, Kind.PARTIAL, self.reduction.sealed(paced.part), encoded)
-            self.outgoing.put((peer,), chunk, Kind.PARTIAL, frame, encoded.data)
+            self.outgoing.put((peer,), chunk, Kind.PARTIAL, frame, encoded.data, self._advance)
 
     def _release(self, send: OutgoingChunk) -> None:
         """Broadcast a mean that was made here, at the root."""
@@ -272,7 +271,8 @@ class Round:
 
     def _broadcast(self, send: OutgoingChunk, frame: Frame, data: memoryview) -> None:
         if send.peers:
-            self.outgoing.put(send.peers, self.reduction.layout.chunks[send.number], Kind.MEAN, frame, data)
+            chunk = self.reduction.layout.chunks[send.number]
+            self.outgoing.put(send.peers, chunk, Kind.MEAN, frame, data, self._advance)
         with self._guard:
             self._unfinished -= 1
             over = not self._unfinished

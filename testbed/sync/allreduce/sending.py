@@ -31,6 +31,7 @@ import heapq
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from testbed.plan import Group, Tree
@@ -166,7 +167,6 @@ class OutgoingFrames:
 
     Attributes:
         sent_bytes: The bytes of all frames that were queued.
-        on_sent: Called with the peer when a frame was sent.
     """
 
     def __init__(
@@ -179,7 +179,6 @@ class OutgoingFrames:
         steady: bool,
     ) -> None:
         self.sent_bytes = 0
-        self.on_sent: Callable[[str], None] = lambda peer: None
         self._outbox = outbox
         self._headers = headers
         self._number = number
@@ -222,8 +221,16 @@ class OutgoingFrames:
         )
         return Frame(self._headers.pack(header), len(encoded.data))
 
-    def put(self, peers: Sequence[str], chunk: Chunk, kind: Kind, frame: Frame, data: memoryview) -> None:
-        """Queue a chunk's frame for each of `peers`.
+    def put(
+        self,
+        peers: Sequence[str],
+        chunk: Chunk,
+        kind: Kind,
+        frame: Frame,
+        data: memoryview,
+        sent: Callable[[str], None],
+    ) -> None:
+        """Queue a chunk's frame for each of `peers`, and call `sent` with the peer when a frame was sent.
 
         Older rounds go first, then chunks at the front of their slice, then means before partial sums, because a mean
         has less left to do. The position is the part of the slice, not the chunk's number: so slices of unequal length
@@ -234,11 +241,11 @@ class OutgoingFrames:
             self._queued += len(peers)
             self.sent_bytes += len(peers) * (self._outbox.head_bytes + len(data))
         priority = (self._number, chunk.front, int(kind is Kind.PARTIAL), chunk.tree)
-        self._outbox.put(peers, priority, frame, data, self._sent, self._table)
+        self._outbox.put(peers, priority, frame, data, partial(self._sent, sent), self._table)
 
-    def _sent(self, peer: str) -> None:
+    def _sent(self, then: Callable[[str], None], peer: str) -> None:
         with self._none_queued:
             self._queued -= 1
             if not self._queued:
                 self._none_queued.notify_all()
-        self.on_sent(peer)
+        then(peer)
