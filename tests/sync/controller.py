@@ -125,7 +125,11 @@ class Controller:
                 self._take(connection, message)
                 if isinstance(message, Goodbye):
                     self.at_goodbye(message.member)
-                    sockets.close_now(connection)
+                    if not self.lease_s:
+                        sockets.close_now(connection)
+                    elif len(self.goodbyes()) == len(self.plan.members):
+                        for member in self.plan.members:
+                            self.stop(member, "all members are done")
         except (OSError, ValueError):
             return
 

@@ -352,6 +352,8 @@ class AllReduceGroup:
         self._progress.started.set()
         self.swaps.close()
         self.outbox.close()
+        with self._progress.changed:
+            self._rounds.close()  # the group refers to itself, so the garbage collector would free them much later
 
     def _undelivered(self, peer: str, reason: str) -> None:
         if self._on_lost is not None:

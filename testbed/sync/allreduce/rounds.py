@@ -113,6 +113,7 @@ class Rounds:
         self._in_order = in_order
         self._on_step = on_step
         self._rounds: dict[int, Round] = {}
+        self._closed = False
         self._shapes: set[Shape] = set()
         self._pool = SumsPool()
         self._return_parts: dict[RoundKind, float] = {}
@@ -184,6 +185,12 @@ class Rounds:
             one.freeze()
         return self.number, self.current.freeze() if self.current is not None else ()
 
+    def close(self) -> None:
+        """Free all rounds and buffers. Later frames belong to rounds that are over."""
+        self._closed = True
+        self._rounds.clear()
+        self._pool = SumsPool()
+
     def waits(self, header: ChunkHeader) -> bool:
         """Return whether a chunk must wait until this member begins the chunk's round.
 
@@ -206,7 +213,7 @@ class Rounds:
         """
         found = self._rounds.get(header.round)
         if found is None:
-            if header.round < self.number or header.epoch not in self._plans:
+            if self._closed or header.round < self.number or header.epoch not in self._plans:
                 raise FrameError(f"a frame is of round {header.round}, which is over at this member")
             found = self._open(header.round, header.epoch, _shape(header))
         return found
