@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache
 from itertools import islice, pairwise
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -137,6 +138,21 @@ class _RoundHistory:
         view = self._record.view(self._views[max(number, 0)][1]) if self._views else None
         return view.routes.get((source, target), ()) if view else ()
 
+    def widest_bps(self, at_s: float, link: str) -> float:
+        """Return the rate that the other links of a path over `link` carry at a time: that of the widest such path."""
+        number = bisect_right(self._views, at_s, key=lambda one: one[0]) - 1
+        view = self._record.view(self._views[max(number, 0)][1]) if self._views else None
+        routes = {route for route in view.routes.values() if link in route} if view else set()
+        return max(
+            (min((self._rate_bps(at_s, its) for its in route if its != link), default=inf) for route in routes),
+            default=inf,
+        )
+
+    def _rate_bps(self, at_s: float, link: str) -> float:
+        states = self._record.states.get(link, ())
+        number = bisect_right(states, at_s, key=lambda state: state.at_s) - 1
+        return states[number].rate_bps if number >= 0 else inf
+
     def used(self, at_s: float) -> frozenset[str]:
         """Return the WAN links that the plan in force at a time sends over."""
         number = bisect_left(self._ends, at_s)
@@ -170,8 +186,8 @@ def _known(record: RunRecord, history: _RoundHistory) -> Iterable[bool]:
 def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[float, bool, bool, bool]]:
     """Yield (seconds until it was noticed, in time, soon, whether transfers passed) of each step of a link in use.
 
-    A step is left out where another step follows before it could be noticed in time, and where the plan leaves the link
-    before the step is noticed.
+    A step is left out where another step follows before it could be noticed in time, where the plan leaves the link
+    before the step is noticed, and where no path over the link can show it, since each has a link that is slower.
     """
     times = [look["at_s"] for look in record.estimates]
     passed_s = _passed_s(record, history)
@@ -179,13 +195,15 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
         for number, (before, after) in enumerate(pairwise(states), 1):
             if not _is_step(before, after):
                 continue
+            middle_bps = (before.rate_bps * after.rate_bps) ** 0.5
+            if history.widest_bps(after.at_s, link) < min(after.rate_bps, middle_bps):
+                continue
             until_s = _in_time_until(history, after.at_s)
             later = islice(states, number, None)
             left = (state.at_s for state in later if not state.passes or _times(after, state) > STAYS)
             ends_s = next(left, record.end_s)
             if ends_s < until_s or link not in history.used(after.at_s):
                 continue
-            middle_bps = (before.rate_bps * after.rate_bps) ** 0.5
             looks = islice(record.estimates, bisect_right(times, after.at_s), bisect_right(times, ends_s))
             seconds = next(
                 (
