@@ -323,18 +323,19 @@ class Goodbye(ControlMessage, frozen=True):
         return cls(member, rounds, error=brief(error))
 
 
-#: The number of trains in a probe, with pauses between them: one train alone may have met a round's packets, and three
-#: make an estimate.
+#: The most trains of a probe, with pauses between them: one train alone may have met a round's packets, and three make
+#: an estimate.
 PROBE_TRAINS = 3
 
 
 class Probe(ControlMessage, frozen=True):
-    """From the controller: measure the rate of the path to a peer, by PROBE_TRAINS trains of bytes without meaning."""
+    """From the controller: measure the rate of the path to a peer, by trains of bytes without meaning."""
 
     peer: Name
     bytes: Count
     #: The time that all trains together take to leave.
     seconds: Annotated[float, Meta(ge=0, le=3600)]
+    trains: Annotated[int, Meta(ge=1, le=PROBE_TRAINS)] = PROBE_TRAINS
 
 
 class Died(ControlMessage, frozen=True):

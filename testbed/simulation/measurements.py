@@ -12,7 +12,7 @@ import numpy as np
 
 from testbed.link import TCP_PAYLOAD_BYTES
 from testbed.planning.constraints import GOODPUT
-from testbed.protocol import PROBE_TRAINS, Arrived, PeerSample, Probe, Report, Train
+from testbed.protocol import Arrived, PeerSample, Probe, Report, Train
 from testbed.simulation.environment import Environment
 from testbed.simulation.event_queue import SimulatedClocks
 from testbed.simulation.members import NO_STEPS, DueReport, FinishedRound, StepTotals
@@ -51,7 +51,7 @@ class Measurements:
     def probe(self, member: str, probe: Probe) -> None:
         """Simulate a member's probe of the path to a peer, which will report each train that arrives."""
         queue = self._environment.queue
-        for number in range(PROBE_TRAINS):
+        for number in range(probe.trains):
             at_s = queue.clocks.now_s + number * (train_s(probe) + PAUSE_S)
             queue.schedule(at_s, partial(self._send_train, member, probe))
 
@@ -68,7 +68,7 @@ class Measurements:
             self._members[target].add_trains(source, trains(sent, queue.clocks.zero_s))
         for name, member in self._members.items() if self._measure else ():
             first, last = done.began_s[name] / REPORT_S, done.finished_s[name] / REPORT_S
-            for tick in range(floor(first) + 2, floor(last) + 1):
+            for tick in range(floor(first) + 1, floor(last) + 1):
                 queue.schedule(tick * REPORT_S, partial(self._report_arrivals, member))
 
     def _report_arrivals(self, member: MemberMeasurements) -> None:

@@ -116,7 +116,7 @@ EACH_S = 0.25
 
 
 class ProgressReporter:
-    """Calls a function each EACH_S while rounds run, beginning EACH_S after the first of them began.
+    """Calls a function at each multiple of EACH_S at which a round runs.
 
     Any thread may call the methods.
 
@@ -130,7 +130,6 @@ class ProgressReporter:
         self._clock = clock
         self._changed = threading.Condition()
         self._rounds = 0
-        self._since_s = 0.0
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -142,10 +141,8 @@ class ProgressReporter:
     def round_began(self) -> None:
         """Record that a round began; the previous one may still be running."""
         with self._changed:
-            if not self._rounds:
-                self._since_s = self._clock.monotonic()
-                self._changed.notify()
             self._rounds += 1
+            self._changed.notify()
 
     def round_ended(self) -> None:
         """Record that a round ended."""
@@ -172,6 +169,6 @@ class ProgressReporter:
                 self._clock.wait_for(self._changed, lambda: self._closed or self._rounds > 0)
                 left_s = EACH_S - self._clock.unix() % EACH_S
                 idle_or_closed = self._clock.wait_for(self._changed, lambda: self._closed or not self._rounds, left_s)
-                if not idle_or_closed and self._clock.monotonic() - self._since_s >= EACH_S:
+                if not idle_or_closed:
                     return True
             return False

@@ -227,6 +227,27 @@ class RateEstimator:
         """The rate of the newest train that filled the link; infinite before the first."""
         return self._full[-1].rate_bps if self._full else inf
 
+    @property
+    def contradicted(self) -> bool:
+        """True if the estimate is not sure, or far from the newest train that filled the link or proves a higher rate.
+
+        A slow train that filled the link contradicts nothing once a later train proves more than it.
+        """
+        if self._newest is None:
+            return False
+        if self._newest[0].age_s >= UNSURE_S:
+            return True
+        estimated, full_s, slow = log(self._newest[0].rate_bps), -inf, False
+        if self._full:
+            newest = log(self._full[-1].rate_bps)
+            full_s, slow = self._full[-1].ended_s, newest < estimated - 2 * AGREES
+            if newest > estimated + 2 * AGREES:
+                return True
+        if self._passed and self._passed[-1].ended_s >= full_s:
+            least = _least(self._passed[-1])
+            return least > estimated + 2 * AGREES or (slow and least <= newest + AGREES)
+        return slow
+
     def estimate(self, now_s: float) -> Estimate | None:
         """Return the estimate of the link's rate as of `now_s` (Unix time), or None before enough was measured.
 

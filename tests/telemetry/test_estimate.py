@@ -157,6 +157,19 @@ def test_few_trains_after_a_silence_are_not_mixed_with_those_before_it() -> None
     assert estimate is None or not estimate.known
 
 
+def test_one_train_contradicts_an_estimate_until_another_one_proves_more() -> None:
+    def contradicted(*newest: Sample) -> bool:
+        estimator = RateEstimator(DECLARED)
+        assert not estimator.contradicted
+        estimator.add([*(train(number, 20e6) for number in range(5)), *newest])
+        return estimator.contradicted
+
+    assert not contradicted() and not contradicted(train(5, 19e6))
+    assert contradicted(train(5, 10e6)) and contradicted(train(5, 40e6, full=False))
+    assert contradicted(train(5, 10e6), train(6, 8e6, full=False))
+    assert not contradicted(train(5, 10e6), train(6, 19e6, full=False))
+
+
 def test_one_train_that_is_off_changes_nothing() -> None:
     estimator = RateEstimator(DECLARED)
     for i in range(WINDOW):

@@ -287,6 +287,10 @@ class Knowledge:
             found[name] = hypot(below, drift), hypot(above, drift)
         return found
 
+    def contradicted(self) -> set[str]:
+        """Return the links whose newest train disagrees with their estimate."""
+        return {name for name, estimator in self._rates.items() if estimator.contradicted}
+
     def unknown(self, now_s: float, fresh_s: float = FRESH_S) -> dict[str, list[Pair]]:
         """Return the links that were not measured well in the last `fresh_s` seconds, with the edges that use each.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -20,56 +20,62 @@ from testbed.telemetry.estimate import Estimate
 FASTER = 3.0
 
 #: Seconds that a train takes on a path with the believed rate. In a shorter train, delays in the hosts weigh too much;
-#: trains of 20 ms were within 1 % too, and held rounds up more.
-TRAIN_S = 0.012
+#: trains of 20 ms were within 1 % too, and held rounds up more. A train that only looks for a change may be shorter.
+TRAIN_S, LOOK_TRAIN_S = 0.012, 0.008
 
 #: Limits of a train's size in bytes. The lower one is eleven packets.
 LEAST_BYTES, MOST_BYTES = 16 * 1024, 256 * 1024
 
 
-class ProbeLimits(NamedTuple):
-    """How much probes may take, and how often they may be sent."""
+class ProbeKind(NamedTuple):
+    """How many trains a probe has, and how often it may be sent."""
 
-    #: The part of the rate that a probe's path could carry.
+    trains: int
+    #: The part of the rate that its path could carry.
     share: float
-    #: The least seconds between two probes of one edge, and between two probes that one member sends.
+    #: The least seconds between two probes of one edge, and after another probe that the member sends.
     again_s: float
     spacing_s: float
+    #: A link of the path has room again once USED's share of its rate has made up for earlier probes. The probe may be
+    #: sent this number of seconds before that.
+    early_s: float
 
 
-USUAL = ProbeLimits(0.02, 4.0, 1.0)
-#: The limits of probes over a link of the plan in force, whose steps are to be noticed within 2 s. Simulated, 46 of 53
-#: steps of `redraw-6`, `fades-7` and `redraw-4` were noticed so soon instead of 32 of 54, with probes of 1.8 % of what
-#: links could carry instead of 0.8 %.
-USED = ProbeLimits(0.03, 1.0, 0.5)
+#: A probe of a link that is unknown.
+USUAL = ProbeKind(PROBE_TRAINS, 0.02, 4.0, 1.0, inf)
+#: The same of a link of the plan in force.
+USED = ProbeKind(PROBE_TRAINS, 0.025, 1.0, 0.5, 0.0)
+#: A look at a link of the plan in force that is known: one train shows whether the rate is still as estimated. A member
+#: looks at several links at once where the link that their paths share is wide.
+LOOK = ProbeKind(1, 0.025, 0.5, 0.0, 0.05)
+#: A look at one that was measured just now. Its rate may have risen: BBR sends at the old rate for a while.
+GLANCE = LOOK._replace(again_s=1.0)
+#: The probe of a link of the plan in force whose newest train contradicts its estimate.
+DOUBT = ProbeKind(2, inf, 0.25, 0.1, 1.5)
 
 
 class ProbeScheduler:
-    """Chooses which edges to probe when: an unknown link is probed by the shortest edge over it.
-
-    A member sends one probe at a time. Probes keep the limits USUAL, or USED over a link of the plan in force.
-    """
+    """Chooses which edges to probe when: an unknown link is probed by the shortest edge over it."""
 
     def __init__(self) -> None:
         self._sent_s: dict[str, float] = {}
-        self._probed_s: dict[Pair, float] = {}
+        self._probed: dict[Pair, tuple[float, int]] = {}  # when, and by how many bytes
         self._most: dict[Pair, tuple[Edge, float]] = {}
         self._links_rested_s: dict[str, float] = {}
 
     def probes(
-        self, unknown: Mapping[str, Sequence[Pair]], view: View, now_s: float, used: Collection[str] = ()
-    ) -> dict[str, Probe]:
-        """Return the probes to send now, by their sender.
+        self, unknown: Mapping[str, tuple[ProbeKind, Sequence[Pair]]], view: View, now_s: float
+    ) -> list[tuple[str, Probe]]:
+        """Return the probes to send now, each with its sender.
 
         A path could carry the highest rate that the view had for it in the last FORGOTTEN_S seconds; if that is too
         low, the next probe shows more. A declared rate counts until the path is measured. Members that declare nothing
         are assumed to be joined by 100 Mbit/s, and probes at that rate would take 18 % of a path of 5 Mbit/s.
 
         Args:
-            unknown: The edges that use each unknown link.
+            unknown: The kind of probe that each link needs, and the edges that use the link.
             view: The network as it is known now.
             now_s: The time in seconds of a clock that never jumps.
-            used: The links of the plan in force, which are probed more often.
         """
         for pair, edge in view.edges.items():
             most, at_s = self._most.get(pair, (edge, now_s))
@@ -77,49 +83,58 @@ class ProbeScheduler:
             if edge.rate_bps >= most.rate_bps or first or now_s - at_s > FORGOTTEN_S:
                 most, at_s = edge, now_s
             self._most[pair] = most, at_s
-        found: dict[str, Probe] = {}
+        found: list[tuple[str, Probe]] = []
         routes = view.routes
-        shortest = {
-            name: min(pairs, key=lambda pair: (len(routes.get(pair, ())), pair))
-            for name, pairs in unknown.items()
-            if pairs
-        }
-        urgent = {pair for name, pair in shortest.items() if name in used}
-        for pair in sorted({*shortest.values()}, key=lambda pair: (self._probed_s.get(pair, -inf), pair)):
+        wanted: dict[Pair, set[ProbeKind]] = {}
+        for kind, pairs in unknown.values():
+            if pairs:
+                shortest = min(pairs, key=lambda pair: (len(routes.get(pair, ())), pair))
+                wanted.setdefault(shortest, set()).add(kind)
+        for pair in sorted(
+            wanted, key=lambda pair: (DOUBT not in wanted[pair], self._probed.get(pair, (-inf, 0))[0], pair)
+        ):
             route = routes.get(pair, ())
-            if self._is_due(pair, now_s, pair in urgent, route):
-                most_bps = self._most[pair][0].rate_bps
-                found[pair[0]] = probe = probe_of(pair[1], most_bps)
-                self._sent_s[pair[0]] = self._probed_s[pair] = now_s
-                for name in route:
-                    could_bps = max(most_bps, view.links[name].rate_bps)
-                    self._links_rested_s[name] = now_s + 8 * probe.bytes / (USED.share * could_bps)
+            kinds = sorted(wanted[pair], key=(DOUBT, USED, USUAL, LOOK, GLANCE).index)
+            due = next((kind for kind in kinds if self._is_due(pair, kind, now_s, route)), None)
+            if due is None:
+                continue
+            most_bps = self._most[pair][0].rate_bps
+            probe = probe_of(pair[1], most_bps, due.trains)
+            found.append((pair[0], probe))
+            self._sent_s[pair[0]] = now_s
+            self._probed[pair] = now_s, probe.bytes
+            for name in route:
+                could_bps = max(most_bps, view.links[name].rate_bps)
+                rested_s = max(now_s, self._links_rested_s.get(name, -inf))
+                self._links_rested_s[name] = rested_s + 8 * probe.bytes / (USED.share * could_bps)
         return found
 
     def redeclare(self) -> None:
         """Forget the rates of paths: another network is declared."""
         self._most.clear()
 
-    def _is_due(self, pair: Pair, now_s: float, urgent: bool, route: Sequence[str]) -> bool:
+    def _is_due(self, pair: Pair, kind: ProbeKind, now_s: float, route: Sequence[str]) -> bool:
         """Return whether an edge may be probed again.
 
-        It may once a probe's bytes are at most the limits' share of what the path could carry since the last probe.
-        Where the probe is `urgent`, that holds of each link, too: without this, probes over all edges of a site took
+        It may once the last probe's bytes are at most the kind's share of what the path could carry since then. For
+        links of the plan in force that holds of each link, too: without this, probes over all edges of a site took
         6 % of its capped egress in `cloud-6`.
         """
-        most_bps = self._most[pair][0].rate_bps
-        if urgent and any(now_s < self._links_rested_s.get(name, -inf) for name in route):
+        if now_s - self._sent_s.get(pair[0], -inf) < kind.spacing_s:
             return False
-        limits = USED if urgent else USUAL
-        again_s = max(limits.again_s, 8 * probe_of(pair[1], most_bps).bytes / (limits.share * most_bps))
-        rested = now_s - self._sent_s.get(pair[0], -inf) >= limits.spacing_s
-        return rested and now_s - self._probed_s.get(pair, -inf) >= again_s
+        if any(now_s + kind.early_s < self._links_rested_s.get(name, -inf) for name in route):
+            return False
+        most_bps = self._most[pair][0].rate_bps
+        probed_s, size = self._probed.get(pair, (-inf, 0))
+        again_s = max(kind.again_s, 8 * min(size, probe_of(pair[1], most_bps).bytes) / (kind.share * most_bps))
+        return now_s - probed_s >= again_s
 
 
-def probe_of(peer: str, most_bps: float) -> Probe:
-    """Return a probe to `peer` over a path that was believed to carry at most `most_bps`."""
-    train = min(max(TRAIN_S * most_bps / 8, LEAST_BYTES), MOST_BYTES)
-    return Probe(peer, int(PROBE_TRAINS * train), 8 * PROBE_TRAINS * train / (FASTER * most_bps))
+def probe_of(peer: str, most_bps: float, trains: int = PROBE_TRAINS) -> Probe:
+    """Return a probe of some trains to `peer` over a path that was believed to carry at most `most_bps`."""
+    lasting_s = LOOK_TRAIN_S if trains == 1 else TRAIN_S
+    train = min(max(lasting_s * most_bps / 8, LEAST_BYTES), MOST_BYTES)
+    return Probe(peer, int(trains * train), 8 * trains * train / (FASTER * most_bps), trains)
 
 
 #: Seconds by which measuring lags behind the newest messages. A member reports a train when the train is over, and the
@@ -129,8 +144,8 @@ STRAGGLES_S = 0.3
 #: Seconds after which a measured link is probed again while a round is slower than expected.
 HURRY_S = 1.0
 
-#: Seconds after which a measured link of the plan in force is probed again.
-USED_FRESH_S = 1.0
+#: Seconds after which a measured link of the plan in force is looked at.
+LOOK_S = 0.35
 
 
 class NetworkMonitor:
@@ -201,15 +216,21 @@ class NetworkMonitor:
         Args:
             now: Unix time in seconds.
             monotonic_s: The same moment in seconds of the monotonic clock.
-            plan: The plan in force. Measurements of its links count for USED_FRESH_S only.
+            plan: The plan in force, whose links are looked at each LOOK_S.
             hurry: Whether a round is slow for a reason that is not known: measurements then count for HURRY_S only.
         """
-        present = self._membership.present
-        used = {name for source, target, _ in plan.edges() for name in self._knowledge.route((source, target))}
-        urgent = {name: its for name, its in self._knowledge.unknown(now, USED_FRESH_S).items() if name in used}
+        present, knowledge = self._membership.present, self._knowledge
+        used = {name for source, target, _ in plan.edges() for name in knowledge.route((source, target))}
+        stale = knowledge.unknown(now, HURRY_S if hurry else FRESH_S)
+        wanted = {name: (USUAL, pairs) for name, pairs in stale.items()}
+        contradicted = knowledge.contradicted()
+        fresh = knowledge.unknown(now, LOOK_S)
+        for name, pairs in knowledge.unknown(now, 0.0).items():
+            if name in used:
+                kind = DOUBT if name in contradicted else USED if name in stale else LOOK if name in fresh else GLANCE
+                wanted[name] = kind, pairs
         unknown = {
-            name: [pair for pair in pairs if present.issuperset(pair)]
-            for name, pairs in {**self._knowledge.unknown(now, HURRY_S if hurry else FRESH_S), **urgent}.items()
+            name: (kind, [pair for pair in pairs if present.issuperset(pair)]) for name, (kind, pairs) in wanted.items()
         }
-        for member, probe in self._probing.probes(unknown, self._knowledge.view(now), monotonic_s, urgent).items():
+        for member, probe in self._probing.probes(unknown, knowledge.view(now), monotonic_s):
             yield Tell(member, probe)

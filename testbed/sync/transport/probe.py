@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from testbed.protocol import PROBE_TRAINS, Probe, Train
+from testbed.protocol import Probe, Train
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import start
 from testbed.sync.transport import sockets
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 def paced(probe: Probe) -> tuple[int, float]:
     """Return the number of packets in each of a probe's trains, and the rate in bytes/s at which they leave."""
-    packets = min(max(int(probe.bytes / COUNTED_BYTES / PROBE_TRAINS), LEAST_PACKETS), MOST_PACKETS)
+    packets = min(max(int(probe.bytes / COUNTED_BYTES / probe.trains), LEAST_PACKETS), MOST_PACKETS)
     return packets, min(max(probe.bytes, 1) / max(probe.seconds, 1e-6), MOST_PACE)
 
 
@@ -118,7 +118,7 @@ class ProbeSender:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
             sending.settimeout(BLOCKED_S)
             sending.connect(self._roster[probe.peer])
-            for number in range(PROBE_TRAINS):
+            for number in range(probe.trains):
                 if number and self._closed.wait(PAUSE_S):
                     return
                 self._send_train(sending, key, packets, COUNTED_BYTES / pace)

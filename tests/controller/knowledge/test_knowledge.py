@@ -19,14 +19,14 @@ from testbed.controller.knowledge.knowledge import (
     Knowledge,
     RoundTrips,
 )
-from testbed.controller.knowledge.network_monitor import USED_FRESH_S, NetworkMonitor
+from testbed.controller.knowledge.network_monitor import NetworkMonitor
 from testbed.controller.model.actions import Tell
 from testbed.controller.model.membership import AllReduceMembership
 from testbed.controller.model.round_log import RoundLog
 from testbed.plan import Plan
 from testbed.planning import Edge, Pair, View, make_policy, policy_names, predict
 from testbed.planning.policies.star import star
-from testbed.protocol import PeerSample, Probe
+from testbed.protocol import PROBE_TRAINS, PeerSample, Probe
 from testbed.sync.transport.arrivals import LEAST_BYTES
 from testbed.telemetry.estimate import SILENCE_S
 from tests.controller.fleet import transfers
@@ -160,7 +160,7 @@ def test_a_link_with_an_unsure_rate_is_worth_a_probe() -> None:
     assert known.unknown(8.0, SILENCE_S).keys() == {"a->b"}
 
 
-def test_links_of_the_plan_in_force_are_probed_sooner_than_others() -> None:
+def test_links_of_the_plan_in_force_are_looked_at_before_others_are_probed() -> None:
     view = measured(sites(("a", "b", 40), ("b", "c", 40)))
     known = Knowledge(view)
     observe(known, Plan(0, view.names, (star(view.names, "b-w0"),)), view, 0, 3)
@@ -168,11 +168,14 @@ def test_links_of_the_plan_in_force_are_probed_sooner_than_others() -> None:
     monitor = NetworkMonitor(known, RoundLog(lambda _: frozenset(view.names)), membership, lambda *_: None)
     plan = Plan(0, ("a-w0", "b-w0"), (star(("a-w0", "b-w0"), "b-w0"),))
     asked = []
-    for at_s in (3.0, 3.0 + USED_FRESH_S, 3.0 + FRESH_S):
-        told = [action for action in monitor.probes(at_s, at_s, plan) if isinstance(action, Tell)]
-        asked.append({(its.member, its.message.peer) for its in told if isinstance(its.message, Probe)})
-    used, others = {("a-w0", "b-w0"), ("b-w0", "a-w0")}, {("b-w0", "c-w0"), ("c-w0", "b-w0")}
-    assert asked[:2] == [set(), used] and asked[2] & others
+    for at_s in (3.0, 3.0 + FRESH_S):
+        told = [its for its in monitor.probes(at_s, at_s, plan) if isinstance(its, Tell)]
+        asked.append(
+            {(its.member, its.message.peer): its.message.trains for its in told if isinstance(its.message, Probe)}
+        )
+    used = {("a-w0", "b-w0"), ("b-w0", "a-w0")}
+    assert asked[0] == dict.fromkeys(used, 1)
+    assert set(asked[1].values()) == {PROBE_TRAINS} and asked[1].keys() - used
 
 
 def test_links_are_unknown_that_were_never_used_or_not_for_long() -> None:

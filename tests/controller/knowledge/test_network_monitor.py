@@ -9,17 +9,20 @@ from hypothesis import strategies as st
 
 from testbed.controller.knowledge.knowledge import FORGOTTEN_S
 from testbed.controller.knowledge.network_monitor import (
+    DOUBT,
     FASTER,
     LEAST_BYTES,
+    LOOK,
     MOST_BYTES,
     TRAIN_S,
     USED,
     USUAL,
+    ProbeKind,
     ProbeScheduler,
     probe_of,
 )
 from testbed.planning import Pair, View
-from testbed.protocol import PROBE_TRAINS
+from testbed.protocol import PROBE_TRAINS, Probe
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.pure
@@ -32,26 +35,33 @@ def network(mbps: float = 20) -> View:
     return view_of(sites(("a", "b", mbps), ("a", "c", mbps), ("c", "d", mbps), delay=0.05), {})
 
 
-UNKNOWN: dict[str, list[Pair]] = {
+PAIRS: dict[str, list[Pair]] = {
     "a->b": [(A, B)],
     "a->c": [(A, C), (A, D)],
     "c->d": [(A, D), (C, D)],
 }
 
+UNKNOWN = {name: (USUAL, pairs) for name, pairs in PAIRS.items()}
+ONE = {"a->b": UNKNOWN["a->b"]}
+
+
+def to_b(found: list[tuple[str, Probe]]) -> list[Probe]:
+    """Return the probes from A to B."""
+    return [probe for source, probe in found if (source, probe.peer) == (A, B)]
+
 
 def test_each_link_is_probed_by_the_shortest_edge_over_it_and_a_member_probes_one_at_a_time() -> None:
     scheduler, declared = ProbeScheduler(), network()
-    found = scheduler.probes(UNKNOWN, declared, 0.0)
-    assert {source: probe.peer for source, probe in found.items()} == {A: B, C: D}
-    assert scheduler.probes(UNKNOWN, declared, USUAL.spacing_s / 2) == {}
-    assert scheduler.probes(UNKNOWN, declared, USUAL.spacing_s).keys() == {A}
+    assert [(source, probe.peer) for source, probe in scheduler.probes(UNKNOWN, declared, 0.0)] == [(A, B), (C, D)]
+    assert scheduler.probes(UNKNOWN, declared, USUAL.spacing_s / 2) == []
+    assert [source for source, _ in scheduler.probes(UNKNOWN, declared, USUAL.spacing_s)] == [A]
 
 
 def test_all_edges_take_turns_and_rest_between_probes() -> None:
     scheduler, declared = ProbeScheduler(), network()
     asked: dict[tuple[str, str], list[float]] = {}
     for i in range(100):
-        for source, probe in scheduler.probes(UNKNOWN, declared, float(i)).items():
+        for source, probe in scheduler.probes(UNKNOWN, declared, float(i)):
             asked.setdefault((source, probe.peer), []).append(float(i))
     assert asked.keys() == {(A, B), (A, C), (C, D)}
     assert all(times[0] < 30 for times in asked.values())
@@ -63,30 +73,51 @@ def test_links_of_the_plan_in_force_are_probed_more_often() -> None:
     scheduler, declared = ProbeScheduler(), network()
     asked: dict[str, list[float]] = {}
     for i in range(400):
-        for probe in scheduler.probes(UNKNOWN, declared, i / 4, used=("a->b",)).values():
+        for _, probe in scheduler.probes({**UNKNOWN, "a->b": (USED, PAIRS["a->b"])}, declared, i / 4):
             asked.setdefault(probe.peer, []).append(i / 4)
     least_s = {peer: min(after - before for before, after in pairwise(times)) for peer, times in asked.items()}
     assert USED.again_s <= least_s[B] < USUAL.again_s <= min(least_s[C], least_s[D])
     assert 8 * len(asked[B]) * probe_of(B, 20e6).bytes <= USED.share * 20e6 * 100 + 8 * probe_of(B, 20e6).bytes
 
 
-def test_probes_of_the_plan_s_links_take_a_small_part_of_a_link_that_their_paths_share() -> None:
+def test_a_member_looks_at_all_its_links_at_once_by_a_train_each() -> None:
+    scheduler, declared = ProbeScheduler(), network()
+    looks = {name: (LOOK, pairs) for name, pairs in PAIRS.items()}
+    found = scheduler.probes(looks, declared, 0.0)
+    assert [(source, probe.peer, probe.trains) for source, probe in found] == [(A, B, 1), (A, C, 1), (C, D, 1)]
+    assert scheduler.probes(looks, declared, LOOK.again_s / 2) == []
+    seconds = 20
+    sizes = [8 * probe.bytes for i in range(4, 4 * seconds) for probe in to_b(scheduler.probes(looks, declared, i / 4))]
+    assert len(sizes) > seconds and sum(sizes) <= LOOK.share * 20e6 * seconds
+
+
+def test_a_doubted_link_is_probed_before_its_budget_allows_but_not_for_long() -> None:
+    """On a busy host all trains may come late, and each one may contradict the estimate."""
+    scheduler, declared, seconds = ProbeScheduler(), network(), 60
+    doubted = {**UNKNOWN, "a->b": (DOUBT, PAIRS["a->b"])}
+    scheduler.probes({"a->b": (LOOK, PAIRS["a->b"])}, declared, 0.0)
+    found = [to_b(scheduler.probes(doubted, declared, i / 4)) for i in range(1, 4 * seconds)]
+    assert found[0] == [probe_of(B, 20e6, DOUBT.trains)]
+    most = DOUBT.early_s * USED.share * 20e6 + 8 * probe_of(B, 20e6, DOUBT.trains).bytes
+    assert sum(8 * probe.bytes for its in found for probe in its) <= USED.share * 20e6 * seconds + most
+
+
+@pytest.mark.parametrize("kind", [USED, LOOK])
+def test_probes_of_the_plan_s_links_take_a_small_part_of_a_link_that_their_paths_share(kind: ProbeKind) -> None:
     mbps, seconds = 20, 100
     view = view_of(sites(("a", "hub", mbps), ("hub", "b", mbps), ("hub", "c", mbps), ("hub", "d", mbps)), {})
-    unknown = {f"hub->{site}": [(A, f"{site}-w0")] for site in "bcd"}
+    unknown = {f"hub->{site}": (kind, [(A, f"{site}-w0")]) for site in "bcd"}
     scheduler = ProbeScheduler()
-    found = [scheduler.probes(unknown, view, i / 4, used=unknown) for i in range(4 * seconds)]
-    sizes = [8 * probe.bytes for probes in found for probe in probes.values()]
+    found = [scheduler.probes(unknown, view, i / 4) for i in range(4 * seconds)]
+    sizes = [8 * probe.bytes for probes in found for _, probe in probes]
     assert 0 < sum(sizes) <= USED.share * mbps * 1e6 * seconds + sizes[0]
 
 
 @pytest.mark.parametrize("mbps", [2, 5, 20, 40, 400])
 def test_probes_take_a_small_part_of_what_their_path_could_carry(mbps: float) -> None:
     scheduler, declared = ProbeScheduler(), network(mbps)
-    seconds, found = 120, []
-    for i in range(seconds):
-        probe = scheduler.probes(UNKNOWN, declared, float(i)).get(A)
-        found += [probe] if probe and probe.peer == B else []
+    seconds = 120
+    found = [probe for i in range(seconds) for probe in to_b(scheduler.probes(UNKNOWN, declared, float(i)))]
     assert 0 < 8 * sum(probe.bytes for probe in found) <= USUAL.share * mbps * 1e6 * seconds + 8 * found[0].bytes
 
 
@@ -107,19 +138,19 @@ def measured(mbps: float) -> View:
 
 def test_a_path_that_fell_is_probed_at_its_old_rate_until_that_is_forgotten() -> None:
     scheduler = ProbeScheduler()
-    before = scheduler.probes(UNKNOWN, measured(20), 0.0)[A]
-    assert scheduler.probes({"a->b": [(A, B)]}, measured(0.5), FORGOTTEN_S)[A] == before
+    before = to_b(scheduler.probes(UNKNOWN, measured(20), 0.0))
+    assert to_b(scheduler.probes(ONE, measured(0.5), FORGOTTEN_S)) == before
     scheduler.probes({}, measured(0.5), FORGOTTEN_S + 1)
-    assert scheduler.probes({"a->b": [(A, B)]}, measured(0.5), 10 * FORGOTTEN_S)[A] == probe_of(B, 0.5e6)
+    assert to_b(scheduler.probes(ONE, measured(0.5), 10 * FORGOTTEN_S)) == [probe_of(B, 0.5e6)]
 
 
 def test_a_declared_rate_counts_until_it_is_measured_and_another_network_starts_afresh() -> None:
     scheduler = ProbeScheduler()
-    assert scheduler.probes(UNKNOWN, network(100), 0.0)[A] == probe_of(B, 100e6)
-    assert scheduler.probes({"a->b": [(A, B)]}, measured(5), 30.0)[A] == probe_of(B, 5e6)
+    assert to_b(scheduler.probes(UNKNOWN, network(100), 0.0)) == [probe_of(B, 100e6)]
+    assert to_b(scheduler.probes(ONE, measured(5), 30.0)) == [probe_of(B, 5e6)]
     scheduler.redeclare()
-    assert scheduler.probes({"a->b": [(A, B)]}, network(1), 59.0)[A] == probe_of(B, 1e6)
+    assert to_b(scheduler.probes(ONE, network(1), 59.0)) == [probe_of(B, 1e6)]
 
 
 def test_known_links_are_not_probed() -> None:
-    assert ProbeScheduler().probes({}, network(), 0.0) == {}
+    assert ProbeScheduler().probes({}, network(), 0.0) == []

@@ -119,6 +119,16 @@ def test_few_packets_say_nothing_however_often_they_come() -> None:
 
 
 @pytest.mark.local
+def test_a_probe_has_the_asked_number_of_trains(probed: ProbedMember) -> None:
+    one = Probe("b", BYTES // PROBE_TRAINS, BYTES / PROBE_TRAINS / PACE, trains=1)
+    with closing(probed.prober()) as prober:
+        prober.probe(one)
+        prober.probe(one)
+        until(lambda: probed.has_trains(2))
+    assert [train.bytes for train in probed.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 2
+
+
+@pytest.mark.local
 def test_a_probe_is_trains_that_came_no_faster_than_they_left(probed: ProbedMember) -> None:
     with closing(probed.prober()) as prober:
         prober.probe(PROBE)
