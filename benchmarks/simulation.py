@@ -6,8 +6,8 @@
 
 Cells are those of `benchmarks.replanning` on NETWORKS, in the modes `hold` and `follow`; cells that it emulated are not
 measured again, and cells that are emulated here are kept for it. A period is the window divided by the rounds that were
-over in it. Claimed are 15 % for the mean over the seeds of a network and mode, and the order of the two modes where the
-emulated ones are further apart than NEAR_MODES. A seed takes 22 minutes.
+over in it. Claimed are 15 % (NEAR) for the mean over the seeds of a network and mode, and the order of the two modes
+where the emulated ones are further apart than NEAR_MODES. A seed takes 22 minutes.
 
 The large network has sites with four links each and a trace row a second on every link. It is simulated by the fluid
 model under policy mst with the first plan held; the fluid model is compared with the chunk simulator at 40 sites.
@@ -204,6 +204,9 @@ def main() -> int:
         for seed, (kind, sites), mode in product(args.seeds, networks, MODES)
     ]
     campaign = Campaign(args.kept)
+    kept = campaign.read()
+    if any(kept[cell.key].get("simulated", False) for cell in cells if cell.key in kept):
+        parser.error(f"--kept: the cells in {args.kept} were simulated; name a file of emulated ones")
     if not args.show:
         campaign.measure(cells, measured, forks=True, most=args.cells, seconds=args.seconds)
     ones = paired(cells, campaign.read())

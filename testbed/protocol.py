@@ -5,7 +5,7 @@
       Rejoin       ------------->             its plan and its round, where it lost the controller alone
                    <-------------      Welcome its job, all addresses, the plan; sent once all members are there
       Report       ------------->             after each round: how its time was spent, what each peer's path carried
-      Arrived      ------------->             during a long round: what arrived so far
+      Arrived      ------------->             during a round: what arrived so far
                    <-------------      Prepare another plan
       Held         ------------->             the plan is held: its next hops are connected; or it can't be held
                    <-------------      Confirm all members hold the plan
@@ -84,7 +84,7 @@ from testbed.schema import PeerSample as PeerSample
 from testbed.schema import ProtocolError as ProtocolError
 from testbed.schema import Train as Train
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 #: The longest line. A plan of 1,000 members with 1,000 trees is longer, and does not travel this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportLog:
-    """Writes `rounds.jsonl`, the reports of rounds, and `arrivals.jsonl`, the trains that arrived during long rounds.
+    """Writes `rounds.jsonl`, the reports of rounds, and `arrivals.jsonl`, the trains that arrived during rounds.
 
     After half of a member's limit its trains are left out, and after the whole limit all its reports.
     """

@@ -139,7 +139,7 @@ class _RoundHistory:
         return view.routes.get((source, target), ()) if view else ()
 
     def widest_bps(self, at_s: float, link: str) -> float:
-        """Return the rate that the other links of a path over `link` carry at a time: that of the widest such path."""
+        """Return the highest rate that the other links of any path over `link` carry at a time."""
         number = bisect_right(self._views, at_s, key=lambda one: one[0]) - 1
         view = self._record.view(self._views[max(number, 0)][1]) if self._views else None
         routes = {route for route in view.routes.values() if link in route} if view else set()
@@ -151,7 +151,9 @@ class _RoundHistory:
     def _rate_bps(self, at_s: float, link: str) -> float:
         states = self._record.states.get(link, ())
         number = bisect_right(states, at_s, key=lambda state: state.at_s) - 1
-        return states[number].rate_bps if number >= 0 else inf
+        if number < 0:
+            return inf
+        return states[number].rate_bps if states[number].passes else 0.0
 
     def used(self, at_s: float) -> frozenset[str]:
         """Return the WAN links that the plan in force at a time sends over."""
@@ -187,7 +189,7 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
     """Yield (seconds until it was noticed, in time, soon, whether transfers passed) of each step of a link in use.
 
     A step is left out where another step follows before it could be noticed in time, where the plan leaves the link
-    before the step is noticed, and where no path over the link can show it, since each has a link that is slower.
+    before the step is noticed, and where every path over the link has a slower link.
     """
     times = [look["at_s"] for look in record.estimates]
     passed_s = _passed_s(record, history)
@@ -196,7 +198,8 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
             if not _is_step(before, after):
                 continue
             middle_bps = (before.rate_bps * after.rate_bps) ** 0.5
-            if history.widest_bps(after.at_s, link) < min(after.rate_bps, middle_bps):
+            widest_bps = max(history.widest_bps(at_s, link) for at_s in (after.at_s, after.at_s + SOON_S))
+            if widest_bps < min(after.rate_bps, middle_bps):
                 continue
             until_s = _in_time_until(history, after.at_s)
             later = islice(states, number, None)
@@ -344,7 +347,7 @@ def _probed(record: RunRecord, history: _RoundHistory) -> list[float]:
 
 
 def _arrivals(record: RunRecord) -> Iterable[tuple[str, str, Train]]:
-    """Yield (receiver, sender, train) of all arrivals, from the reports and from the messages during long rounds."""
+    """Yield (receiver, sender, train) of all arrivals, from the reports and from the messages during rounds."""
     told = [(report.member, report.arrivals) for report in record.reports]
     for line in read_records(record.path / "arrivals.jsonl"):
         try:

@@ -229,9 +229,10 @@ class RateEstimator:
 
     @property
     def contradicted(self) -> bool:
-        """True if the estimate is not sure, or far from the newest train that filled the link or proves a higher rate.
+        """True if the estimate is unsure, or if the newest train contradicts it.
 
-        A slow train that filled the link contradicts nothing once a later train proves more than it.
+        A train that filled the link contradicts an estimate that is far from its rate, unless a later train proves that
+        the link carries more. A train that did not fill the link contradicts an estimate far below its rate.
         """
         if self._newest is None:
             return False

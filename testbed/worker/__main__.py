@@ -33,7 +33,7 @@ def main() -> int:
     arguments = parser.parse_args()
 
     # Imported objects stay, and collecting garbage among them takes an eighth of PyTorch's processor time. The loop
-    # loads PyTorch; `sync` does so later, when a name of it is used.
+    # loads PyTorch; `sync` loads it only when one of its names is first used.
     gc.disable()
     import testbed.worker.loop  # noqa: F401
     from testbed import sync

@@ -443,9 +443,13 @@ def reductions(rounds: int, way: str) -> Work:
 
 @pytest.mark.parametrize("way", ["plain", "overlapping", "coded", "elastic"])
 def test_a_round_leaves_nothing_for_the_garbage_collector(tmp_path: Path, way: str) -> None:
-    """What a round allocates is freed when it is over: otherwise a worker's memory grows between two collections."""
+    """A finished round frees all that it allocated: otherwise a worker's memory grows between two collections."""
     members = names(3)
     plan = Plan(0, members, (chain(members),), 4096, codec="int8" if way == "coded" else "fp32")
+
+    def objects() -> Counter[str]:
+        types = [type(each) for each in gc.get_objects()]
+        return Counter(each.__qualname__ for each in types if each.__module__.startswith(("testbed.sync", "torch")))
 
     def left(rounds: int) -> Counter[str]:
         folder = tmp_path / str(rounds)
@@ -453,14 +457,14 @@ def test_a_round_leaves_nothing_for_the_garbage_collector(tmp_path: Path, way: s
         with Controller(folder, plan, job()) as controller:
             controller.lease_s = 1.0 if way == "elastic" else 0.0
             run_with(controller, reductions(rounds, way))
-        types = [type(each) for each in gc.get_objects()]
-        return Counter(each.__qualname__ for each in types if each.__module__.startswith(("testbed.sync", "torch")))
+        return objects()
 
     gc.collect()
     gc.disable()
     try:
-        few, many = left(4), left(34)
+        before, few, many = objects(), left(4), left(34)
     finally:
         gc.enable()
     assert {name: count for name, count in (many - few - few).items() if count >= 30} == {}
-    assert not many.keys() & {"Round", "Reduction", "ChunkReduction", "Sums"}, "a closed group keeps its rounds"
+    kept = (many - before).keys() & {"Round", "Reduction", "ChunkReduction", "Sums"}
+    assert not kept, "a closed group keeps its rounds"

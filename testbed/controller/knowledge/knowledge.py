@@ -27,7 +27,7 @@ from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, PastRate, RateEs
 #: Seconds after which the declared rate of an unknown link counts again.
 FORGOTTEN_S = 60.0
 
-#: Unmeasured trains that are kept of each edge during a long round. They last for minutes; the newest ones suffice.
+#: Unmeasured trains that are kept of each edge during a round. They last for minutes; the newest ones suffice.
 KEPT_TRAINS = 10_000
 
 #: New trains are compared with measured trains of the last 5 s: ten round trips of 0.5 s, in which TCP grows.
@@ -126,7 +126,7 @@ class RoundTrips:
 class Knowledge:
     """The declared view and the measurements since; makes the views that policies plan by.
 
-    It takes the members' transfers after each round, and also during long rounds. Where the declared view's `knowledge`
+    It takes the members' transfers after each round, and also during rounds. Where the declared view's `knowledge`
     is not "measured", views keep the declared values, and no link falls, is in doubt or unknown; `estimates` has the
     measured values all the same. Times are Unix time in seconds. A link's name is `a->b`, or `u=>v` for an edge that is
     a capacity of its own.
@@ -288,7 +288,7 @@ class Knowledge:
         return found
 
     def contradicted(self) -> set[str]:
-        """Return the links whose newest train disagrees with their estimate."""
+        """Return the links whose estimate is unsure, or contradicted by the newest train."""
         return {name for name, estimator in self._rates.items() if estimator.contradicted}
 
     def unknown(self, now_s: float, fresh_s: float = FRESH_S) -> dict[str, list[Pair]]:

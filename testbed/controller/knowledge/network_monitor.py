@@ -28,7 +28,7 @@ LEAST_BYTES, MOST_BYTES = 16 * 1024, 256 * 1024
 
 
 class ProbeKind(NamedTuple):
-    """How many trains a probe has, and how often it may be sent."""
+    """How many trains a probe has, and when it may be sent."""
 
     trains: int
     #: The part of the rate that its path could carry.
@@ -36,21 +36,21 @@ class ProbeKind(NamedTuple):
     #: The least seconds between two probes of one edge, and after another probe that the member sends.
     again_s: float
     spacing_s: float
-    #: A link of the path has room again once USED's share of its rate has made up for earlier probes. The probe may be
-    #: sent this number of seconds before that.
+    #: Seconds by which the probe may be early, before the path's links have made up for earlier probes at USED's share.
     early_s: float
 
 
 #: A probe of a link that is unknown.
-USUAL = ProbeKind(PROBE_TRAINS, 0.02, 4.0, 1.0, inf)
-#: The same of a link of the plan in force.
+USUAL = ProbeKind(PROBE_TRAINS, 0.02, 4.0, 1.0, 0.0)
+#: A probe of an unknown link of the plan in force.
 USED = ProbeKind(PROBE_TRAINS, 0.025, 1.0, 0.5, 0.0)
 #: A look at a link of the plan in force that is known: one train shows whether the rate is still as estimated. A member
 #: looks at several links at once where the link that their paths share is wide.
 LOOK = ProbeKind(1, 0.025, 0.5, 0.0, 0.05)
-#: A look at one that was measured just now. Its rate may have risen: BBR sends at the old rate for a while.
+#: A look at a link of the plan in force that was measured less than LOOK_S ago. The link's rate may have risen: BBR
+#: sends at the old rate for a while.
 GLANCE = LOOK._replace(again_s=1.0)
-#: The probe of a link of the plan in force whose newest train contradicts its estimate.
+#: The probe of a link of the plan in force whose estimate is unsure, or contradicted by the newest train.
 DOUBT = ProbeKind(2, inf, 0.25, 0.1, 1.5)
 
 
@@ -66,7 +66,7 @@ class ProbeScheduler:
     def probes(
         self, unknown: Mapping[str, tuple[ProbeKind, Sequence[Pair]]], view: View, now_s: float
     ) -> list[tuple[str, Probe]]:
-        """Return the probes to send now, each with its sender.
+        """Return the probes to send now, each with its sender; a member may send several.
 
         A path could carry the highest rate that the view had for it in the last FORGOTTEN_S seconds; if that is too
         low, the next probe shows more. A declared rate counts until the path is measured. Members that declare nothing
@@ -93,7 +93,7 @@ class ProbeScheduler:
         for pair in sorted(
             wanted, key=lambda pair: (DOUBT not in wanted[pair], self._probed.get(pair, (-inf, 0))[0], pair)
         ):
-            route = routes.get(pair, ())
+            route = routes.get(pair) or (f"{pair[0]}=>{pair[1]}",)
             kinds = sorted(wanted[pair], key=(DOUBT, USED, USUAL, LOOK, GLANCE).index)
             due = next((kind for kind in kinds if self._is_due(pair, kind, now_s, route)), None)
             if due is None:
@@ -104,7 +104,7 @@ class ProbeScheduler:
             self._sent_s[pair[0]] = now_s
             self._probed[pair] = now_s, probe.bytes
             for name in route:
-                could_bps = max(most_bps, view.links[name].rate_bps)
+                could_bps = max(most_bps, view.links[name].rate_bps) if name in view.links else most_bps
                 rested_s = max(now_s, self._links_rested_s.get(name, -inf))
                 self._links_rested_s[name] = rested_s + 8 * probe.bytes / (USED.share * could_bps)
         return found
@@ -116,9 +116,9 @@ class ProbeScheduler:
     def _is_due(self, pair: Pair, kind: ProbeKind, now_s: float, route: Sequence[str]) -> bool:
         """Return whether an edge may be probed again.
 
-        It may once the last probe's bytes are at most the kind's share of what the path could carry since then. For
-        links of the plan in force that holds of each link, too: without this, probes over all edges of a site took
-        6 % of its capped egress in `cloud-6`.
+        It may once the last probe's bytes are at most the kind's share of what the path could carry since then. All
+        probes over a link together take USED's share of it: without this, probes over all edges of a site took 6 % of
+        its capped egress in `cloud-6`.
         """
         if now_s - self._sent_s.get(pair[0], -inf) < kind.spacing_s:
             return False
@@ -131,7 +131,7 @@ class ProbeScheduler:
 
 
 def probe_of(peer: str, most_bps: float, trains: int = PROBE_TRAINS) -> Probe:
-    """Return a probe of some trains to `peer` over a path that was believed to carry at most `most_bps`."""
+    """Return a probe of `trains` trains to `peer` over a path that was believed to carry at most `most_bps`."""
     lasting_s = LOOK_TRAIN_S if trains == 1 else TRAIN_S
     train = min(max(lasting_s * most_bps / 8, LEAST_BYTES), MOST_BYTES)
     return Probe(peer, int(trains * train), 8 * trains * train / (FASTER * most_bps), trains)
@@ -149,7 +149,7 @@ LOOK_S = 0.35
 
 
 class NetworkMonitor:
-    """Measures links after each round and during long rounds, and has members probe links that no transfer measures.
+    """Measures links after each round and during rounds, and has members probe links that no transfer measures.
 
     Members and rounds are only read. `estimated` is called with the time and the estimates after each measurement.
 
@@ -190,7 +190,7 @@ class NetworkMonitor:
         return fell
 
     def arrived(self, arrived: Arrived, now: float) -> bool:
-        """Take a member's trains so far in a long round, and measure links once all present members sent theirs.
+        """Take a member's trains so far in a round, and measure links once all present members sent theirs.
 
         Returns whether links were measured now (Unix time in seconds).
         """
@@ -224,10 +224,10 @@ class NetworkMonitor:
         stale = knowledge.unknown(now, HURRY_S if hurry else FRESH_S)
         wanted = {name: (USUAL, pairs) for name, pairs in stale.items()}
         contradicted = knowledge.contradicted()
-        fresh = knowledge.unknown(now, LOOK_S)
-        for name, pairs in knowledge.unknown(now, 0.0).items():
+        unseen = knowledge.unknown(now, LOOK_S)
+        for name, pairs in knowledge.unknown(now, -inf).items():
             if name in used:
-                kind = DOUBT if name in contradicted else USED if name in stale else LOOK if name in fresh else GLANCE
+                kind = DOUBT if name in contradicted else USED if name in stale else LOOK if name in unseen else GLANCE
                 wanted[name] = kind, pairs
         unknown = {
             name: (kind, [pair for pair in pairs if present.issuperset(pair)]) for name, (kind, pairs) in wanted.items()

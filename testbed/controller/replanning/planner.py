@@ -166,7 +166,7 @@ class Planner:
             self._request_if_affordable(done.summary().finished_s, urgent=fell)
 
     def arrived(self, arrived: Arrived) -> Actions:
-        """Take a member's trains during a long round. If links are measured now, request a plan where one fell.
+        """Take a member's trains during a round. If links are measured now, request a plan where one fell.
 
         A link must have fallen by much, or during a slow round. Members that receive a plan during a round may follow
         it from the next round on.

@@ -203,16 +203,18 @@ class AllReduceGroup:
         Members agree on another epoch only in rounds among all, so only those announce a successor.
         """
 
+        epoch, among_all = current.epoch, current.among_all  # not the round, which holds the contribution
+
         def ready() -> int:
-            return max(self.plans.successor, current.epoch) if current.among_all else current.epoch
+            return max(self.plans.successor, epoch) if among_all else epoch
 
         def confirmed() -> int:
-            return max(self.plans.confirmed, current.epoch) if current.among_all else current.epoch
+            return max(self.plans.confirmed, epoch) if among_all else epoch
 
         fixed = self._overlaps_known
         if fixed:
             successor = ready()
-            ready, confirmed = (lambda: successor), (lambda: current.epoch)
+            ready, confirmed = (lambda: successor), (lambda: epoch)
         return Contribution(values, weight, ready, confirmed, fixed, self._overlaps_announced, residual)
 
     def _end(
@@ -353,7 +355,7 @@ class AllReduceGroup:
         self.swaps.close()
         self.outbox.close()
         with self._progress.changed:
-            self._rounds.close()  # the group refers to itself, so the garbage collector would free them much later
+            self._rounds.close()  # reference cycles keep a closed group, and its rounds, until a collection
 
     def _undelivered(self, peer: str, reason: str) -> None:
         if self._on_lost is not None:

@@ -230,7 +230,7 @@ class OutgoingFrames:
         data: memoryview,
         sent: Callable[[str], None],
     ) -> None:
-        """Queue a chunk's frame for each of `peers`, and call `sent` with the peer when a frame was sent.
+        """Queue a chunk's frame for each of `peers`, and call `sent` with the peer after each frame was sent.
 
         Older rounds go first, then chunks at the front of their slice, then means before partial sums, because a mean
         has less left to do. The position is the part of the slice, not the chunk's number: so slices of unequal length

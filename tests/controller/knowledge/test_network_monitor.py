@@ -102,8 +102,18 @@ def test_a_doubted_link_is_probed_before_its_budget_allows_but_not_for_long() ->
     assert sum(8 * probe.bytes for its in found for probe in its) <= USED.share * 20e6 * seconds + most
 
 
-@pytest.mark.parametrize("kind", [USED, LOOK])
-def test_probes_of_the_plan_s_links_take_a_small_part_of_a_link_that_their_paths_share(kind: ProbeKind) -> None:
+def test_a_doubted_path_of_unknown_links_has_a_budget_too() -> None:
+    """On real machines no routes are declared."""
+    view, seconds = replace(network(), routes={}), 60
+    scheduler = ProbeScheduler()
+    doubted = {f"{A}=>{B}": (DOUBT, [(A, B)])}
+    found = [to_b(scheduler.probes(doubted, view, i / 4)) for i in range(4 * seconds)]
+    most = DOUBT.early_s * USED.share * 20e6 + 8 * probe_of(B, 20e6, DOUBT.trains).bytes
+    assert 0 < sum(8 * probe.bytes for its in found for probe in its) <= USED.share * 20e6 * seconds + most
+
+
+@pytest.mark.parametrize("kind", [USUAL, USED, LOOK])
+def test_probes_take_a_small_part_of_a_link_that_their_paths_share(kind: ProbeKind) -> None:
     mbps, seconds = 20, 100
     view = view_of(sites(("a", "hub", mbps), ("hub", "b", mbps), ("hub", "c", mbps), ("hub", "d", mbps)), {})
     unknown = {f"hub->{site}": (kind, [(A, f"{site}-w0")]) for site in "bcd"}
