@@ -134,19 +134,20 @@ class _RoundHistory:
 
     def route(self, at_s: float, source: str, target: str) -> tuple[str, ...]:
         """Return the links on the route between two members at a time, by the newest view recorded before it."""
-        number = bisect_right(self._views, at_s, key=lambda one: one[0]) - 1
-        view = self._record.view(self._views[max(number, 0)][1]) if self._views else None
-        return view.routes.get((source, target), ()) if view else ()
+        return self._routes(at_s).get((source, target), ())
 
     def widest_bps(self, at_s: float, link: str) -> float:
         """Return the highest rate that the other links of any path over `link` carry at a time."""
-        number = bisect_right(self._views, at_s, key=lambda one: one[0]) - 1
-        view = self._record.view(self._views[max(number, 0)][1]) if self._views else None
-        routes = {route for route in view.routes.values() if link in route} if view else set()
+        routes = {route for route in self._routes(at_s).values() if link in route}
         return max(
             (min((self._rate_bps(at_s, its) for its in route if its != link), default=inf) for route in routes),
             default=inf,
         )
+
+    def _routes(self, at_s: float) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        number = bisect_right(self._views, at_s, key=lambda one: one[0]) - 1
+        view = self._record.view(self._views[max(number, 0)][1]) if self._views else None
+        return view.routes if view else {}
 
     def _rate_bps(self, at_s: float, link: str) -> float:
         states = self._record.states.get(link, ())

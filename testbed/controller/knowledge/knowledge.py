@@ -126,7 +126,7 @@ class RoundTrips:
 class Knowledge:
     """The declared view and the measurements since; makes the views that policies plan by.
 
-    It takes the members' transfers after each round, and also during rounds. Where the declared view's `knowledge`
+    It takes the members' transfers during rounds and after each one. Where the declared view's `knowledge`
     is not "measured", views keep the declared values, and no link falls, is in doubt or unknown; `estimates` has the
     measured values all the same. Times are Unix time in seconds. A link's name is `a->b`, or `u=>v` for an edge that is
     a capacity of its own.
