@@ -39,9 +39,8 @@ FELL = 0.75
 #: Two times of evidence that differ by less than this many seconds are the same, but for rounding.
 SAME_S = 1e-3
 
-#: A link is worth a probe if its newest measurement is older than FRESH_S seconds, or if the upper limit of its rate is
-#: more than SURE times the lower limit.
-FRESH_S, SURE = 3.0, 2.0
+#: A link was not measured well if the upper limit of its rate is more than SURE times the lower limit.
+SURE = 2.0
 
 #: A round does not depend on a link that is busy for less than this part of the round. On the quickstart the busiest
 #: link takes 0.31 s of a simulated round of 0.60 s. A round gets 12 % longer where that link carries a fifth less, but
@@ -291,22 +290,23 @@ class Knowledge:
         """Return the links whose estimate is unsure, or contradicted by the newest train."""
         return {name for name, estimator in self._rates.items() if estimator.contradicted}
 
-    def unknown(self, now_s: float, fresh_s: float = FRESH_S) -> dict[str, list[Pair]]:
-        """Return the links that were not measured well in the last `fresh_s` seconds, with the edges that use each.
+    def measured_ago(self, now_s: float) -> dict[str, tuple[float, list[Pair]]]:
+        """Return of each link between sites the seconds since it was measured well, and the edges that use it.
 
-        Members' access links are left out: only the rates between sites are in doubt.
+        A link that was never measured, is suspected to have fallen, or whose estimate is not sure, has infinity.
+        Without measurements the result is empty, and members' access links are left out.
         """
         if self._declared.knowledge != "measured":
             return {}
-        fresh = {name: its for name, its in self.estimates(now_s).items() if its.age_s <= fresh_s}
-        sure = {name for name, its in fresh.items() if its.high_bps <= SURE * its.low_bps}
-        known = sure - self._suspects(now_s).keys()
-        users: dict[str, list[Pair]] = {}
+        sure = {name: its.age_s for name, its in self.estimates(now_s).items() if its.high_bps <= SURE * its.low_bps}
+        for name in self._suspects(now_s):
+            sure.pop(name, None)
+        found: dict[str, tuple[float, list[Pair]]] = {}
         for pair in self._declared.edges:
             for name in self.route(pair):
-                if name not in known and name not in self._access:
-                    users.setdefault(name, []).append(pair)
-        return users
+                if name not in self._access:
+                    found.setdefault(name, (sure.get(name, math.inf), []))[1].append(pair)
+        return found
 
     def route(self, pair: Pair) -> tuple[str, ...]:
         """Return the links of an edge, or a single capacity of its own where its route is not known."""

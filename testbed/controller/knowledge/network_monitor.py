@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from testbed.controller.knowledge.knowledge import FORGOTTEN_S, FRESH_S, Knowledge
+from testbed.controller.knowledge.knowledge import FORGOTTEN_S, Knowledge
 from testbed.controller.model.actions import Actions, Tell
 from testbed.controller.model.membership import AllReduceMembership
 from testbed.controller.model.round_log import ReportedRound, RoundLog
@@ -141,8 +141,8 @@ def probe_of(peer: str, most_bps: float, trains: int = PROBE_TRAINS) -> Probe:
 #: trains to other members that it is compared with arrive up to this much later.
 STRAGGLES_S = 0.3
 
-#: Seconds after which a measured link is probed again while a round is slower than expected.
-HURRY_S = 1.0
+#: Seconds after which a measured link is probed again, and while a round is slower than expected.
+FRESH_S, HURRY_S = 3.0, 1.0
 
 #: Seconds after which a measured link of the plan in force is looked at.
 LOOK_S = 0.35
@@ -221,16 +221,16 @@ class NetworkMonitor:
         """
         present, knowledge = self._membership.present, self._knowledge
         used = {name for source, target, _ in plan.edges() for name in knowledge.route((source, target))}
-        stale = knowledge.unknown(now, HURRY_S if hurry else FRESH_S)
-        wanted = {name: (USUAL, pairs) for name, pairs in stale.items()}
-        contradicted = knowledge.contradicted()
-        unseen = knowledge.unknown(now, LOOK_S)
-        for name, pairs in knowledge.unknown(now, -inf).items():
+        contradicted, fresh_s = knowledge.contradicted(), HURRY_S if hurry else FRESH_S
+        unknown: dict[str, tuple[ProbeKind, list[Pair]]] = {}
+        for name, (ago_s, pairs) in knowledge.measured_ago(now).items():
             if name in used:
-                kind = DOUBT if name in contradicted else USED if name in stale else LOOK if name in unseen else GLANCE
-                wanted[name] = kind, pairs
-        unknown = {
-            name: (kind, [pair for pair in pairs if present.issuperset(pair)]) for name, (kind, pairs) in wanted.items()
-        }
+                stale = USED if ago_s > fresh_s else LOOK if ago_s > LOOK_S else GLANCE
+                kind = DOUBT if name in contradicted else stale
+            elif ago_s > fresh_s:
+                kind = USUAL
+            else:
+                continue
+            unknown[name] = kind, [pair for pair in pairs if present.issuperset(pair)]
         for member, probe in self._probing.probes(unknown, knowledge.view(now), monotonic_s):
             yield Tell(member, probe)

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from testbed.controller.knowledge.knowledge import (
     FORGOTTEN_S,
-    FRESH_S,
     MIN_RTT_WINDOW_S,
     RTT_SAMPLES,
     Knowledge,
     RoundTrips,
 )
-from testbed.controller.knowledge.network_monitor import NetworkMonitor
+from testbed.controller.knowledge.network_monitor import FRESH_S, NetworkMonitor
 from testbed.controller.model.actions import Tell
 from testbed.controller.model.membership import AllReduceMembership
 from testbed.controller.model.round_log import RoundLog
@@ -48,6 +47,11 @@ always_the_same = settings(max_examples=30, derandomize=True)
 
 def measured(graph: nx.Graph, model_bytes: int = 4_000_000, **per_site: int) -> View:
     return view_of(graph, per_site, model_bytes, "measured")
+
+
+def unknown(known: Knowledge, now_s: float, fresh_s: float = FRESH_S) -> dict[str, list[Pair]]:
+    """Return the links that were not measured well in the last `fresh_s` seconds, and the edges that use each."""
+    return {name: pairs for name, (ago_s, pairs) in known.measured_ago(now_s).items() if ago_s > fresh_s}
 
 
 def with_rate(view: View, name: str, factor: float) -> View:
@@ -157,7 +161,7 @@ def test_a_link_with_an_unsure_rate_is_worth_a_probe() -> None:
     later = [train._replace(began_s=4.0 + 1.5 * i, seconds=(1.0, 2.5, 1.5)[i] * train.seconds) for i in range(3)]
     known.add_trains({("a-w0", "b-w0"): later})
     known.measure()
-    assert known.unknown(8.0, SILENCE_S).keys() == {"a->b"}
+    assert unknown(known, 8.0, SILENCE_S).keys() == {"a->b"}
 
 
 def test_links_of_the_plan_in_force_are_looked_at_before_others_are_probed() -> None:
@@ -182,15 +186,15 @@ def test_links_are_unknown_that_were_never_used_or_not_for_long() -> None:
     view = measured(sites(("a", "b", 40), ("b", "c", 40)))
     plan = Plan(0, view.names, (star(view.names, "b-w0"),))
     known = Knowledge(view)
-    assert known.unknown(0.0).keys() == {"a->b", "b->a", "b->c", "c->b"}
-    assert set(known.unknown(0.0)["a->b"]) == {("a-w0", "b-w0"), ("a-w0", "c-w0")}
+    assert unknown(known, 0.0).keys() == {"a->b", "b->a", "b->c", "c->b"}
+    assert set(unknown(known, 0.0)["a->b"]) == {("a-w0", "b-w0"), ("a-w0", "c-w0")}
     observe(known, plan, view, 0, 3)
-    assert known.unknown(3.0) == {}
-    assert known.unknown(3.0 + FRESH_S).keys() == {"a->b", "b->a", "b->c", "c->b"}
-    assert known.unknown(3.0 + FRESH_S, SILENCE_S) == {}
+    assert unknown(known, 3.0) == {}
+    assert unknown(known, 3.0 + FRESH_S).keys() == {"a->b", "b->a", "b->c", "c->b"}
+    assert unknown(known, 3.0 + FRESH_S, SILENCE_S) == {}
     edges = known.view(7.0).edges
     assert edges["a-w0", "b-w0"].source == "measured" and 4.0 < edges["a-w0", "b-w0"].age_s < 5.0
-    assert known.unknown(3.0 + SILENCE_S).keys() == {"a->b", "b->a", "b->c", "c->b"}
+    assert unknown(known, 3.0 + SILENCE_S).keys() == {"a->b", "b->a", "b->c", "c->b"}
     edges = known.view(3.0 + SILENCE_S).edges
     assert edges["a-w0", "b-w0"].source == "unknown" and SILENCE_S < edges["a-w0", "b-w0"].age_s < 1.0 + SILENCE_S
 
@@ -266,7 +270,7 @@ def test_without_routes_an_edge_itself_is_measured() -> None:
     slow = replace(view, edges={**edges, ("b-w0", "a-w0"): Edge(10e6, 0.02)})
     plan = Plan(0, view.names, (star(view.names, "a-w0"),))
     known = Knowledge(view)
-    assert known.unknown(0.0) == {"a-w0=>b-w0": [("a-w0", "b-w0")], "b-w0=>a-w0": [("b-w0", "a-w0")]}
+    assert unknown(known, 0.0) == {"a-w0=>b-w0": [("a-w0", "b-w0")], "b-w0=>a-w0": [("b-w0", "a-w0")]}
     observe(known, plan, slow, 0, 4)
     believed = known.view(4.0).edges
     assert believed["b-w0", "a-w0"].rate_bps == pytest.approx(10e6, rel=0.1)
@@ -284,7 +288,7 @@ def test_what_was_declared_is_not_corrected_and_nothing_is_explored_then() -> No
     view = replace(measured(sites(("a", "b", 40))), knowledge="declared")
     known = Knowledge(view)
     observe(known, make_policy("star").plan(view), with_rate(view, "a->b", 0.25), 0, 5)
-    assert known.view(5.0).links == view.links and known.unknown(50.0) == {}
+    assert known.view(5.0).links == view.links and unknown(known, 50.0) == {}
     assert known.estimates(5.0)["a->b"].rate_bps == pytest.approx(10e6, rel=0.1)  # measured all the same
 
 
@@ -320,7 +324,7 @@ def test_a_link_that_falls_in_the_midst_of_a_round_is_taken_to_fall_both_ways_un
     later.measure()
     later.round_over(30.0)
     assert later.fell(31.0) == {} and corrected(later, view, 31.0) == fallen, "also after that round ended"
-    assert "b->a" in later.unknown(31.0, 10.0) and "a->b" not in later.unknown(31.0, 10.0)
+    assert "b->a" in unknown(later, 31.0, 10.0) and "a->b" not in unknown(later, 31.0, 10.0)
     slow = came[2]._replace(began_s=came[2].began_s + 1.5, seconds=4 * came[2].seconds)
     known.add_trains({("b-w0", "a-w0"): [*came[:2], slow]})
     known.measure()
