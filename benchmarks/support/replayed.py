@@ -11,6 +11,7 @@ traces and events gave its links. Members go on to compute as long as they did i
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -99,12 +100,13 @@ def experiment_of(record: RunRecord, folder: Path) -> Experiment:
     inputs = record.manifest.get("inputs") or {}
     if not inputs:
         raise CannotReplay(f"{record.path}: the manifest has no inputs")
-    for name, text in inputs.items():
-        if (file := Path(name)).is_absolute():
-            raise CannotReplay(f"{record.path}: the manifest's input {name} is not relative to the run's folder")
-        (folder / file.parent).mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(text, encoding="utf-8")
-    file = folder / next(iter(inputs))
+    # Below the folder that holds them all, so that files which name each other find each other.
+    above = Path(os.path.commonpath([Path(name).absolute().parent for name in inputs]))
+    files = [folder / Path(name).absolute().relative_to(above) for name in inputs]
+    for file, text in zip(files, inputs.values(), strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    file = files[0]
     experiment = Experiment.load(file)
     overrides = dict(_changed(experiment.spec.model_dump(mode="json"), record.spec))
     spec = (experiment := Experiment.load(file, overrides)).spec
