@@ -1,6 +1,7 @@
 """Compare the CPN framework's hybrid synchronization with other schemes: twelve members, four regions, non-IID data.
 
     sudo python -m benchmarks.cpn [--task NAME] [--protocol NAME] [--forks]
+    python -m benchmarks.cpn --simulated [--scales 0.03,0.1] [--task NAME]
 
     cell: a task, a protocol, a seed  --a run of its own, until the loss is reached or the time is over-->  figures
 
@@ -12,12 +13,14 @@ first model, and traces begin again with each run, so cells are compared seed by
 Measured cells are kept in runs/benchmark-cpn.json and not measured again; `--cells 1` measures one more and shows the
 table so far. A seed of one task takes fifteen minutes. `--forks` runs the workers as processes in the network's hosts,
 which spares the minute in which a dozen containers load PyTorch.
+
+`--simulated` compares the hybrid with a flat all-reduce and `auto` where links are slower or faster, with gradients on
+simulated time, and holds the rule of docs/schemes.md against the cells. A cell takes 20 s of a processor.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -27,10 +30,10 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from benchmarks.support.campaign import Campaign, Enough, is_late, load, run_of, without_curves
-from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal, cells
+from benchmarks.support.campaign import Campaign, Enough, Watch, is_late, load, run_of, without_curves
+from benchmarks.support.cpn.cells import SCALES, SEEDS, SIMULATED_SEEDS, TASKS, Cell, Goal, cells, simulated_cells
 from benchmarks.support.cpn.protocols import PROTOCOLS
-from benchmarks.support.cpn.tables import events_table, said, seconds_to, table
+from benchmarks.support.cpn.tables import events_table, rule_table, said, seconds_to, table
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.program import run_program
@@ -38,6 +41,7 @@ from benchmarks.support.table import progress, show
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.conclusion.verdict import STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
+from testbed.simulation.simulate import train
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
 
@@ -51,15 +55,21 @@ def enough(goal: Goal, directory: Path) -> bool:
         return False
     began = min(report["started_s"] for report in reports)
     losses = [report["metrics"].get("test_loss", inf) for report in reports]
-    return bool(min(losses) <= goal.loss or time.time() - began > goal.limit_s)
+    lasted_s = max(report["finished_s"] for report in reports) - began
+    return bool(min(losses) <= goal.loss or lasted_s > goal.limit_s)
 
 
 def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     """Run a cell and return its figures; without a fork server, in containers."""
     with TemporaryDirectory() as folder, closing(RunDirectory(f"benchmark-cpn-{cell.task}")) as directory:
         experiment = load(cell.experiment(), Path(folder))
+        over = partial(enough, cell.goal)
         with suppress(Enough):
-            run_of(experiment, directory, server, partial(enough, cell.goal)).execute()
+            if cell.simulated:
+                watch = Watch(directory=directory.path, enough=over)
+                train(experiment, directory, watch, gradients=True, until_s=cell.goal.limit_s)
+            else:
+                run_of(experiment, directory, server, over).execute()
     found = figures_of(directory.path, experiment)
     learned = seconds_to(cell.goal, found)
     when = "not reached" if learned is None else f"{learned:.1f} s"
@@ -94,7 +104,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
         "worst_loss": curve[-1][2] if curve else None,
         "wan_bytes": wan_bytes(traffic, began),
         "idle": 1 - busy_s / (len(declared) * (ended - began)),
-        "cpu": mean(sample["cpu"] for sample in traffic),
+        "cpu": None if any(sample["cpu"] is None for sample in traffic) else mean(sample["cpu"] for sample in traffic),
         "plans": plans,
         "epochs": sorted({report["epoch"] for report in reports}),
         "rounds_to_swap": under.number if under else None,
@@ -150,14 +160,27 @@ def plan_in_force(path: Path) -> dict[str, Any]:
     }
 
 
+def factors(text: str) -> list[float]:
+    """Return the factors of a list such as `0.03,0.1`."""
+    return [float(factor) for factor in text.split(",")]
+
+
 def main() -> int:
     """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_campaign(SEEDS, quick=1)
     parser.add_argument("--task", action="append", choices=TASKS, help="this task only (default: all)")
     parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="this protocol only (default: all)")
+    parser.add_argument("--simulated", action="store_true", help="simulate three protocols at several rates of links")
+    parser.add_argument("--scales", type=factors, default=SCALES, help="factors on the rates of links, with commas")
     args = parser.parse()
     tasks = args.task or list(TASKS)
+    if args.simulated:
+        ones = list(simulated_cells(tasks, args.scales, min(args.seeds, SIMULATED_SEEDS)))
+        CAMPAIGN.measure(ones, measure, forks=False, most=args.cells, seconds=args.seconds)
+        shown, figures = rule_table(CAMPAIGN.read(), ones)
+        show([shown], {"repeats": min(args.seeds, SIMULATED_SEEDS), "cells": figures}, as_json=args.json)
+        return 0
     chosen = [cell for cell in cells(tasks, args.seeds) if cell.protocol in (args.protocol or PROTOCOLS)]
     CAMPAIGN.measure(chosen, measure, forks=args.forks, most=args.cells, seconds=args.seconds)
     found = CAMPAIGN.read()

@@ -124,14 +124,15 @@ class Enough(Exception):
 
 
 @dataclass(kw_only=True)
-class _Watch(Display):
-    """Shows nothing, and ends the run once enough of it is in its directory."""
+class Watch(Display):
+    """Shows nothing, and ends the run by Enough once `enough` accepts its directory."""
 
     console: Console = field(default_factory=lambda: Console(quiet=True))
     directory: Path
     enough: Callable[[Path], bool]
 
     def show(self, snapshot: Snapshot) -> None:
+        """Raise Enough if it is; nothing is shown."""
         if self.enough(self.directory):
             raise Enough
 
@@ -153,5 +154,5 @@ def run_of(
 
     Executing the run raises Enough once `enough` accepts its directory.
     """
-    display = _Watch(directory=directory.path, enough=enough)
+    display = Watch(directory=directory.path, enough=enough)
     return Run(experiment, directory, display) if server is None else ForkedRun(experiment, directory, display, server)

@@ -11,9 +11,9 @@ import yaml
 
 from benchmarks.cpn import figures_of, rounds_to_swap
 from benchmarks.support.cpn import tables as cpn_tables
-from benchmarks.support.cpn.cells import TASKS, Cell
-from benchmarks.support.cpn.protocols import FALL, OURS, PROTOCOLS
-from benchmarks.support.cpn.tables import events_table, seconds_to, table
+from benchmarks.support.cpn.cells import TASKS, Cell, simulated_cells
+from benchmarks.support.cpn.protocols import CONDUCTED, FALL, FLAT, OURS, PROTOCOLS
+from benchmarks.support.cpn.tables import events_table, rule_table, seconds_to, table
 from testbed.spec.experiment import Experiment
 
 pytestmark = pytest.mark.pure
@@ -111,3 +111,38 @@ def test_a_run_in_which_nothing_was_evaluated_has_no_loss() -> None:
     run = {"curve": [], "loss": None, "worst_loss": None, "wan_bytes": 5e6, "idle": 0.1, "cpu": 0.3, "seconds": 10.0}
     shown, figures = table({Cell("text", "diloco 128", 1).key: run}, "text")
     assert shown.rows[0][1:7] == ["-", "0/1", "-", "-", "-", "-"] and figures["diloco 128"]["worst_loss"] is None
+
+
+def test_simulated_cells_have_names_and_rates_of_their_own(tmp_path: Path) -> None:
+    cells = list(simulated_cells(["digits"], [0.03, 0.1], 2))
+    assert len({cell.key for cell in cells} | {Cell("digits", OURS, 1).key}) == 2 * 3 * 2 + 1
+    assert {experiment_of(cell, tmp_path).spec.scale for cell in cells} == {0.03, 0.1}
+    assert all(cell.goal.limit_s > TASKS["digits"].goal.limit_s for cell in cells)
+
+
+def learned(at_s: float, rounds: int, seconds: float) -> dict[str, Any]:
+    """Return the figures of a run that reached every goal at `at_s`."""
+    return {"curve": [(at_s, 0.1, 0.2)], "rounds": rounds, "seconds": seconds}
+
+
+def test_the_rule_is_held_against_the_quicker_of_the_two() -> None:
+    """A step of the slowest member takes 0.4 s, so that rounds of 1.6 and 0.8 s take four steps and two."""
+    cells = list(simulated_cells(["digits"], [0.03, 0.1, 0.3], 1))
+    rounds_s = {0.03: 1.6, 0.1: 0.8, 0.3: 0.8}
+    ours_s = {0.03: 10.0, 0.1: 10.0, 0.3: 20.0}
+    found = {
+        cell.key: learned(ours_s[cell.scale] if cell.protocol == OURS else 15.0, 10, 10 * rounds_s[cell.scale])
+        for cell in cells
+        if cell.protocol != CONDUCTED
+    }
+    shown, figures = rule_table(found, cells)
+    assert [one["steps"] for one in figures] == pytest.approx([4.0, 2.0, 2.0])
+    assert [one["named"] for one in figures] == [OURS, FLAT, FLAT]
+    assert [one["right"] for one in figures] == [True, False, True]
+    assert "2 of 3" in str(shown.notes) and [row[5] for row in shown.rows] == ["-"] * 3
+
+
+def test_cells_without_both_protocols_are_left_out() -> None:
+    cells = list(simulated_cells(["text"], [0.1], 1))
+    _, figures = rule_table({cell.key: learned(5.0, 3, 6.0) for cell in cells if cell.protocol == OURS}, cells)
+    assert figures == []

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
-from benchmarks.support.cpn.protocols import EVENTS, PROTOCOLS, TOPOLOGY
+from benchmarks.support.cpn.protocols import CONDUCTED, EVENTS, FLAT, OURS, PROTOCOLS, TOPOLOGY
+from testbed.spec.topology import Topology
 
 #: 1 to 25 Mbit/s a link: a flat all-reduce of 0.5 MB then takes some four times as long as the slowest member's step.
 SCALE = 0.05
 
 SEEDS = 5
+
+#: Factors on the rates of simulated cells.
+SCALES = (0.03, 0.06, 0.08, 0.12, 0.2)
+SIMULATED_SEEDS = 3
+#: A simulated cell lasts so many times as long as an emulated one at most.
+LONGER = 2.0
 
 #: More rounds than there is time for: runs end at the target.
 ENDLESS = 1_000_000
@@ -37,6 +45,11 @@ class Task:
     step_s: float
     goal: Goal
     beyond: Goal
+
+    @property
+    def slowest_step_s(self) -> float:
+        """The time of a step of the slowest member, in seconds."""
+        return self.step_s / min(site.speed for site in Topology.load(TOPOLOGY).sites.values())
 
 
 TASKS: Mapping[str, Task] = {
@@ -64,17 +77,22 @@ class Cell:
     task: str
     protocol: str
     seed: int
+    #: The factor on the rates of links.
+    scale: float = SCALE
+    simulated: bool = False
 
     @property
     def key(self) -> str:
         """The cell's name in the campaign's file."""
-        return f"{self.task}/{self.protocol}/{self.seed}"
+        name = f"{self.task}/{self.protocol}/{self.seed}"
+        return f"simulated/{self.scale:g}/{name}" if self.simulated else name
 
     @property
     def goal(self) -> Goal:
         """The target: the task's `beyond` for protocols with events."""
         task = TASKS[self.task]
-        return task.beyond if self.protocol in EVENTS else task.goal
+        goal = task.beyond if self.protocol in EVENTS else task.goal
+        return replace(goal, limit_s=LONGER * goal.limit_s) if self.simulated else goal
 
     def experiment(self) -> dict[str, Any]:
         """Return the value of the experiment's file."""
@@ -82,7 +100,7 @@ class Cell:
         return {
             "name": "benchmark-cpn",
             "topology": str(TOPOLOGY),
-            "scale": SCALE,
+            "scale": self.scale,
             "train": {
                 **task.train,
                 "rounds": ENDLESS,
@@ -102,3 +120,10 @@ def cells(tasks: Sequence[str], seeds: int) -> Iterator[Cell]:
     for seed in range(1, seeds + 1):
         for task in tasks:
             yield from (Cell(task, protocol, seed) for protocol in PROTOCOLS)
+
+
+def simulated_cells(tasks: Sequence[str], scales: Sequence[float], seeds: int) -> Iterator[Cell]:
+    """Yield the cells of the hybrid, of a flat all-reduce and of `auto`, seed by seed."""
+    for seed in range(1, seeds + 1):
+        for task, scale in product(tasks, scales):
+            yield from (Cell(task, protocol, seed, scale, simulated=True) for protocol in (OURS, FLAT, CONDUCTED))

@@ -63,7 +63,7 @@ STAGGERED: Mapping[str, Any] = {
     "outer": HYBRID["outer"],
 }
 
-OURS = "cpn"
+OURS, FLAT, CONDUCTED = "cpn", "packing", "auto"
 
 ABLATIONS: Mapping[str, Protocol] = {
     "overlap": Protocol({**HYBRID, "overlap": True}, 2),
@@ -78,7 +78,7 @@ ABLATIONS: Mapping[str, Protocol] = {
 
 BASELINES: Mapping[str, Protocol] = {
     "ring": Protocol({"strategy": "gradients", "policy": "ring"}),
-    "packing": Protocol({"strategy": "gradients", "policy": "packing"}),
+    FLAT: Protocol({"strategy": "gradients", "policy": "packing"}),
     "hips": Protocol({"strategy": "gradients", "policy": "hips"}),
     "hfa": Protocol({"strategy": "hierarchical", "every": EVERY, "policy": "hips", "options": {"period": 4}}),
     "blueconnect": Protocol({"strategy": "gradients", "policy": "blueconnect"}),
@@ -93,6 +93,7 @@ BASELINES: Mapping[str, Protocol] = {
         | {"outer": HYBRID["outer"]},
     ),
     "fedasync": Protocol({"strategy": "fedasync", "every": EVERY}),
+    CONDUCTED: Protocol(AUTO, 2),
     "geography": Protocol({"strategy": "hierarchical", "every": EVERY, "policy": "hierarchical", "period": 4}),
 }
 

@@ -7,9 +7,15 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal
-from benchmarks.support.cpn.protocols import ABLATIONS, BASELINES, EVENTS, OURS
+from benchmarks.support.cpn.protocols import ABLATIONS, BASELINES, CONDUCTED, EVENTS, FLAT, OURS
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.support.table import Table
+
+#: The rule of docs/schemes.md: the hybrid, where a round of the flat all-reduce takes more steps of the slowest member
+#: than this. A language model's gradients agree from site to site, so that local steps are always worth it.
+LONG: Mapping[str, float] = {"text": 0.0, "digits": 3.0}
+#: Times nearer to each other than this are equally good.
+NEAR = 0.05
 
 #: The suffix of a protocol's name where the first plan is held.
 HELD = ", held"
@@ -109,6 +115,55 @@ def events_table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, 
         "in brackets: those of them inside groups, which the fall does not touch; under auto all are among all",
     ]
     return Table(f"A region's links fall to a tenth: {task}", columns, rows, notes), figures
+
+
+def rule_table(found: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Table, list[dict[str, Any]]]:
+    """Return a table of simulated cells: the times to the goal, the protocol that the rule names, and whether it is so.
+
+    A cell's row is a task at a factor on the rates, its times the means over the seeds. A run that did not reach its
+    goal counts as reaching it at the limit.
+    """
+    figures = []
+    for task, scale in dict.fromkeys((cell.task, cell.scale) for cell in cells):
+        times: dict[str, list[float]] = {}
+        steps = []
+        for cell in cells:
+            if (cell.task, cell.scale) == (task, scale) and (run := found.get(cell.key)):
+                times.setdefault(cell.protocol, []).append(seconds_to(cell.goal, run) or cell.goal.limit_s)
+                if cell.protocol == FLAT:
+                    steps.append(run["seconds"] / run["rounds"] / TASKS[task].slowest_step_s)
+        if not times.keys() >= {OURS, FLAT}:
+            continue
+        middle = {protocol: mean(ones) for protocol, ones in times.items()}
+        quicker = min((OURS, FLAT), key=middle.__getitem__)
+        named = OURS if mean(steps) > LONG[task] else FLAT
+        figures.append(
+            {
+                "task": task,
+                "scale": scale,
+                "seeds": len(times[OURS]),
+                "steps": mean(steps),
+                "seconds": middle,
+                "named": named,
+                "right": middle[named] <= (1 + NEAR) * middle[quicker],
+            }
+        )
+    rows = [
+        [
+            f"{one['task']}, {one['scale']:g}",
+            str(one["seeds"]),
+            f"{one['steps']:.1f}",
+            *(f"{one['seconds'][name]:.1f}" if name in one["seconds"] else "-" for name in (OURS, FLAT, CONDUCTED)),
+            one["named"],
+            "yes" if one["right"] else "NO",
+        ]
+        for one in figures
+    ]
+    columns = ["task, rates", "seeds", "flat round, steps", *(f"{its}, s" for its in (OURS, FLAT, CONDUCTED))]
+    columns += ["the rule names", "right"]
+    right = sum(one["right"] for one in figures)
+    notes = [f"right in {right} of {len(figures)}; times within {NEAR:.0%} of each other are equally good"]
+    return Table("Where the hybrid is worth it, simulated", columns, rows, notes), figures
 
 
 def _rounds(number: int, inside: int) -> str:
