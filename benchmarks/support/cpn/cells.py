@@ -16,9 +16,9 @@ SCALE = 0.05
 SEEDS = 5
 
 #: Factors on the rates of simulated cells.
-SCALES = (0.03, 0.06, 0.08, 0.12, 0.2)
+SCALES = (0.03, 0.06, 0.08, 0.15, 0.3)
 SIMULATED_SEEDS = 3
-#: A simulated cell lasts so many times as long as an emulated one at most.
+#: The longest simulated cell, as a multiple of the longest emulated one.
 LONGER = 2.0
 
 #: More rounds than there is time for: runs end at the target.
