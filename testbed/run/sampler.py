@@ -59,7 +59,7 @@ class Sampler:
             while not self._stopped.is_set():
                 self._sample()
                 for _ in range(LOOKS):
-                    # What a host held up is not made up for: samples in a burst would hide the seconds it lasted.
+                    # Samples missed in a pause of the host are not made up for: a burst would hide how long it lasted.
                     due = max(due + PERIOD_S / LOOKS, time.monotonic())
                     self._stopped.wait(max(0.0, due - time.monotonic()))
                     self._network.shaper.counters()

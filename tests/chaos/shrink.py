@@ -25,7 +25,8 @@ FEWEST_ROUNDS = 3
 def shrink(case: Case, fails: Callable[[Case], bool]) -> Case:
     """Return a case that fails, while each valid case that is one step smaller has passed TRIES times.
 
-    Each step is repeated while it succeeds, and all steps again until none does. No case is tried twice.
+    A step is repeated while the smaller case fails; the steps are gone through until none finds one. No case is tried
+    twice.
     """
     passed: set[str] = set()
 
