@@ -176,10 +176,13 @@ def main() -> int:
     args = parser.parse()
     tasks = args.task or list(TASKS)
     if args.simulated:
-        ones = list(simulated_cells(tasks, args.scales, min(args.seeds, SIMULATED_SEEDS)))
+        if args.protocol:
+            parser.error("--protocol: --simulated compares the same three protocols always; leave one of the two out")
+        seeds = SIMULATED_SEEDS if args.seeds == SEEDS else args.seeds
+        ones = list(simulated_cells(tasks, args.scales, seeds))
         CAMPAIGN.measure(ones, measure, forks=False, most=args.cells, seconds=args.seconds)
         shown, figures = rule_table(CAMPAIGN.read(), ones)
-        show([shown], {"repeats": min(args.seeds, SIMULATED_SEEDS), "cells": figures}, as_json=args.json)
+        show([shown], {"repeats": seeds, "cells": figures}, as_json=args.json)
         return 0
     chosen = [cell for cell in cells(tasks, args.seeds) if cell.protocol in (args.protocol or PROTOCOLS)]
     CAMPAIGN.measure(chosen, measure, forks=args.forks, most=args.cells, seconds=args.seconds)

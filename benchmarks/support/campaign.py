@@ -132,7 +132,7 @@ class Watch(Display):
     enough: Callable[[Path], bool]
 
     def show(self, snapshot: Snapshot) -> None:
-        """Raise Enough if it is; nothing is shown."""
+        """Raise Enough if `enough` accepts the directory, and show nothing."""
         if self.enough(self.directory):
             raise Enough
 

@@ -101,8 +101,9 @@ def experiment_of(record: RunRecord, folder: Path) -> Experiment:
     if not inputs:
         raise CannotReplay(f"{record.path}: the manifest has no inputs")
     # Below the folder that holds them all, so that files which name each other find each other.
-    above = Path(os.path.commonpath([Path(name).absolute().parent for name in inputs]))
-    files = [folder / Path(name).absolute().relative_to(above) for name in inputs]
+    paths = [Path(name).resolve() for name in inputs]
+    above = os.path.commonpath([path.parent for path in paths])
+    files = [folder / path.relative_to(above) for path in paths]
     for file, text in zip(files, inputs.values(), strict=True):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")

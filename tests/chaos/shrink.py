@@ -25,8 +25,8 @@ FEWEST_ROUNDS = 3
 def shrink(case: Case, fails: Callable[[Case], bool]) -> Case:
     """Return a case that fails, while each valid case that is one step smaller has passed TRIES times.
 
-    A step is repeated while the smaller case fails; the steps are gone through until none finds one. No case is tried
-    twice.
+    A step is repeated while the smaller case fails. All steps are taken again until none finds a smaller case that
+    fails. No case is tried twice.
     """
     passed: set[str] = set()
 

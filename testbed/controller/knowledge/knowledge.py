@@ -293,8 +293,9 @@ class Knowledge:
     def measured_ago(self, now_s: float) -> dict[str, tuple[float, list[Pair]]]:
         """Return of each link between sites the seconds since it was measured well, and the edges that use it.
 
-        A link that was never measured, is suspected to have fallen, or whose estimate is not sure, has infinity.
-        Without measurements the result is empty, and members' access links are left out.
+        The seconds are infinite for a link that was never measured, is suspected to have fallen, or has an estimate
+        that is not sure. Members' access links are left out. Where the declared view's `knowledge` is not `measured`,
+        the result is empty.
         """
         if self._declared.knowledge != "measured":
             return {}

@@ -141,7 +141,8 @@ def probe_of(peer: str, most_bps: float, trains: int = PROBE_TRAINS) -> Probe:
 #: trains to other members that it is compared with arrive up to this much later.
 STRAGGLES_S = 0.3
 
-#: Seconds after which a measured link is probed again, and while a round is slower than expected.
+#: A link is probed if it was measured longer ago than this, in seconds: usually, and while a round is slower than
+#: expected.
 FRESH_S, HURRY_S = 3.0, 1.0
 
 #: Seconds after which a measured link of the plan in force is looked at.
@@ -224,10 +225,10 @@ class NetworkMonitor:
         contradicted, fresh_s = knowledge.contradicted(), HURRY_S if hurry else FRESH_S
         unknown: dict[str, tuple[ProbeKind, list[Pair]]] = {}
         for name, (ago_s, pairs) in knowledge.measured_ago(now).items():
+            stale = ago_s > fresh_s
             if name in used:
-                stale = USED if ago_s > fresh_s else LOOK if ago_s > LOOK_S else GLANCE
-                kind = DOUBT if name in contradicted else stale
-            elif ago_s > fresh_s:
+                kind = DOUBT if name in contradicted else USED if stale else LOOK if ago_s > LOOK_S else GLANCE
+            elif stale:
                 kind = USUAL
             else:
                 continue

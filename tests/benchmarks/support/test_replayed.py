@@ -51,6 +51,14 @@ def test_decisions_are_made_again_at_the_recorded_moments(record: RunRecord, rep
     assert [one["at_s"] for one in replayed.decisions if one["at_s"] < 20] == pytest.approx(recorded, abs=0.05)
 
 
+def test_files_of_a_run_that_were_named_by_absolute_paths_find_each_other(record: RunRecord, tmp_path: Path) -> None:
+    inputs = {f"/somewhere/{name}": text for name, text in record.manifest["inputs"].items()}
+    elsewhere = replace(record, manifest={**record.manifest, "inputs": inputs})
+    named = [experiment_of(its, tmp_path / folder) for its, folder in ((record, "a"), (elsewhere, "b"))]
+    assert named[0].topology.sites == named[1].topology.sites and named[0].spec.events == named[1].spec.events
+    assert {file.relative_to(tmp_path).parts[0] for file in tmp_path.rglob("*.yaml")} == {"a", "b"}
+
+
 def test_no_swap_is_requested_before_a_link_falls(replayed: Replayed) -> None:
     assert replayed.simulated_from_s == pytest.approx(FALLS_S, abs=0.5)
     assert all(swap["requested_s"] >= FALLS_S for swap in replayed.swaps)
