@@ -41,10 +41,12 @@ PLAN = Plan(0, MEMBERS, (chain(MEMBERS),))
 PAUSE_S = 0.01
 
 KEY = b"k" * 32
-PACKETS = 40
+#: The packets of a train. A socket's buffer holds 92, all three trains of a probe, so a busy host loses none.
+PACKETS = 25
 PACE = 2_000_000
 BYTES = int(PROBE_TRAINS * PACKETS * COUNTED_BYTES) + PROBE_TRAINS
 PROBE = Probe("b", BYTES, BYTES / PACE)
+ONE = Probe("b", BYTES // PROBE_TRAINS, BYTES / PROBE_TRAINS / PACE, trains=1)
 
 
 @dataclass
@@ -120,10 +122,9 @@ def test_few_packets_say_nothing_however_often_they_come() -> None:
 
 @pytest.mark.local
 def test_a_probe_has_the_asked_number_of_trains(probed: ProbedMember) -> None:
-    one = Probe("b", BYTES // PROBE_TRAINS, BYTES / PROBE_TRAINS / PACE, trains=1)
     with closing(probed.prober()) as prober:
-        prober.probe(one)
-        prober.probe(one)
+        prober.probe(ONE)
+        prober.probe(ONE)
         until(lambda: probed.has_trains(2))
     assert [train.bytes for train in probed.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 2
 
@@ -151,8 +152,8 @@ def test_a_clock_that_is_set_back_hides_no_train(probed: ProbedMember, monkeypat
 @pytest.mark.local
 def test_a_probe_without_the_key_is_ignored(probed: ProbedMember) -> None:
     with closing(probed.prober(key=b"x" * 32)) as stranger, closing(probed.prober(member="c")) as unknown:
-        stranger.probe(PROBE)
-        unknown.probe(PROBE)
+        stranger.probe(ONE)
+        unknown.probe(ONE)
         with closing(probed.prober()) as prober:
             prober.probe(PROBE)
             until(lambda: probed.has_trains(PROBE_TRAINS))
@@ -166,7 +167,7 @@ def test_garbage_is_passed_over(probed: ProbedMember) -> None:
         sending.connect(probed.address)
         for garbage in (b"", b"tbp2", bytes(PACKET_BYTES), b"\xff" * PACKET_BYTES, bytes(2 * PACKET_BYTES)):
             sending.send(garbage)
-        for _ in range(100):
+        for _ in range(10):
             sending.send((b"tbp2" + random.randbytes(random.randrange(64))).ljust(PACKET_BYTES, random.randbytes(1)))
     with closing(probed.prober()) as prober:
         prober.probe(PROBE)
@@ -185,7 +186,7 @@ def test_nothing_counts_that_was_heard_before(probed: ProbedMember) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
         sending.connect(probed.address)
         old, new, last = packets(1), packets(2), packets(3)
-        parts = old, [*old, *new[:20], old[3], *new[20:]], [*new, *last]
+        parts = old, [*old, *new[:10], old[3], *new[10:]], [*new, *last]
         for trains, part in enumerate(parts, start=1):  # each fits into a socket's buffer
             for packet in part:
                 sending.send(packet)
