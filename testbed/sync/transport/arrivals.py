@@ -11,7 +11,8 @@ runs. Only differences of times are used, so no clock is shared.
 After a loss, TCP delivers nothing until the lost packet is sent again, and then all later bytes at once, faster than
 any link. So a train with packets out of order is dropped, and so are trains shortly after it. Where losses go on, as
 on a link that fell and whose queue has overflown since, the kernel's count of received packets is used instead. It
-includes packets behind a gap.
+includes packets behind a gap. The packets of a span make a train only if more follow: the last span of a transfer
+contains the time in which TCP repairs the last losses.
 
 Two causes of a pause look alike. A sender without more frames begins another train. A sender that TCP limits states the
 limit in its frames (`allowed_bytes_s`, `burst_bytes_s`), so a reader of the train knows that the path carries at least
@@ -139,6 +140,8 @@ class Timing:
         self._allowed = self._newest = (0, 0)
         #: The count when the last train without a loss ended, or when the last frame began that followed no other.
         self._since: PacketCount | None = None
+        #: A train of counted packets, which is kept once LEAST_BYTES more came.
+        self._counted: Train | None = None
 
     def begin(self, head: Frame, head_bytes: int) -> None:
         """Record that a frame's head was read. Its payload comes next."""
@@ -146,7 +149,7 @@ class Timing:
             self._read += head_bytes
             if not head.follows:
                 self._end()
-                self._first, self._since = None, self._packets()
+                self._first, self._since, self._counted = None, self._packets(), None
             self._newest = head.allowed_bytes_s, head.burst_bytes_s
             if head.allowed_bytes_s:
                 allowed, burst = self._allowed
@@ -160,7 +163,7 @@ class Timing:
             now = (at_s, self._read + waiting)
             if self._since is None:
                 self._since = self._packets()
-            elif at_s - self._since.at_s >= GAPS_S:
+            elif self._counted is not None or at_s - self._since.at_s >= GAPS_S:
                 self._count_with_gaps()
             if self._first is None or self._paused(now):
                 self._end()
@@ -202,6 +205,7 @@ class Timing:
             train = Train(round(began_s, 5), round(seconds, 6), self._bytes, *self._allowed)
             now = self._packets()
             if self._is_complete(now):
+                self._keep_counted()
                 self._arrivals.add(self._peer, train)
                 self._since = now
 
@@ -213,12 +217,19 @@ class Timing:
         seconds = now.at_s - before.at_s
         gaps = out_of_order > OUT_OF_ORDER and out_of_order >= GAPS * received
         enough = received * SEGMENT_BYTES >= LEAST_BYTES
+        if enough:
+            self._keep_counted()
         if seconds >= GAPS_S and (enough or not gaps or seconds >= MOST_GAPS_S):
-            self._since = now
+            self._since, self._counted = now, None
             if gaps and enough:
-                train = Train(round(before.at_s, 5), round(seconds, 6), received * SEGMENT_BYTES, *self._newest)
-                self._arrivals.add(self._peer, train)
+                self._counted = Train(round(before.at_s, 5), round(seconds, 6), received * SEGMENT_BYTES, *self._newest)
         return gaps
+
+    def _keep_counted(self) -> None:
+        """Keep the train of counted packets: the transfer went on behind it."""
+        if self._counted is not None:
+            self._arrivals.add(self._peer, self._counted)
+            self._counted = None
 
     def _is_complete(self, now: PacketCount) -> bool:
         """Return whether no packet was lost in the train that ends, or shortly before it."""

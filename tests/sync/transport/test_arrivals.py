@@ -17,6 +17,7 @@ from testbed.protocol import Train
 from testbed.sync.transport import sockets
 from testbed.sync.transport.arrivals import (
     GAPS_S,
+    IDLE_S,
     LEAST_BYTES,
     LOSS_S,
     MOST_BYTES,
@@ -58,6 +59,11 @@ class Path:
         self.now += seconds
         self.missing += int(self.rate * seconds)
         self.out_of_order = self.missing // SEGMENT_BYTES
+
+    def go_on(self) -> None:
+        """Let as many packets come as prove that the transfer goes on."""
+        self.lose(max(2 * IDLE_S, LEAST_BYTES / self.rate))
+        self.timing.end_if_idle(self.now)
 
     def frame(self, follows: bool, allowed: int = 0) -> None:
         """Receive a frame. A piece is read when its last packet has come, and the rest of that packet waits."""
@@ -155,6 +161,7 @@ def test_packets_that_come_after_a_missing_one_are_counted_as_they_come() -> Non
     for _ in range(4):
         path.lose(GAPS_S)
         path.timing.end_if_idle(path.now)
+    path.go_on()
     fell = [train for train in path.trains() if train.bytes < 2e6 * train.seconds]
     assert len(fell) == 4
     for train in fell[1:]:  # the first one began before the link fell
@@ -171,6 +178,7 @@ def test_packets_are_counted_too_where_one_of_the_first_is_missing() -> None:
     for _ in range(3):
         path.lose(GAPS_S)
         path.timing.end_if_idle(path.now)
+    path.go_on()
     trains = path.trains()
     assert len(trains) == 3
     for train in trains:
@@ -192,17 +200,23 @@ def test_packets_are_counted_where_many_come_out_of_order(part: float, counted: 
 
 
 @pytest.mark.pure
-def test_a_silence_after_a_loss_is_no_rate() -> None:
-    """TCP waits for its timeout. The packets before the silence make a train, and the silence makes none."""
+@pytest.mark.parametrize("silence_s", [0.0, GAPS_S, 8 * GAPS_S])
+def test_the_end_of_a_transfer_with_losses_is_no_rate(silence_s: float) -> None:
+    """The sender has no more bytes, and the last missing packets come a round trip later, or after TCP's timeout.
+
+    Over egresses of 10 to 20 Mbit/s such spans came at 2 to 9 Mbit/s, and made 4 % of the estimates of `cloud-6` less
+    than 0.67 of the truth.
+    """
     path = Path(1e6, 1448)
     path.frame(follows=False)
     path.lose(GAPS_S)
     path.timing.end_if_idle(path.now)
-    assert path.arrivals.take()
-    for _ in range(4):
-        path.now += 2 * GAPS_S
-        path.timing.end_if_idle(path.now)
+    path.now += silence_s
+    path.timing.end_if_idle(path.now)
     assert path.trains() == ()
+    path.lose(2 * GAPS_S)
+    path.timing.end_if_idle(path.now)
+    assert path.arrivals.take() == {}  # the next transfer does not count as more of the last one
 
 
 @pytest.mark.local
