@@ -20,7 +20,7 @@ from statistics import mean, median
 
 import numpy as np
 
-from testbed.telemetry.bottleneck import Floats, Sample
+from testbed.telemetry.bottleneck import LATE_S, Floats, Sample
 
 #: The distance between two neighbouring rates of a belief (logarithm); they range from 10 kbit/s to 1 Tbit/s.
 STEP = 0.02
@@ -48,9 +48,6 @@ FAR_BELOW, FAR_ABOVE = 0.07, 0.02
 #: The likelihood of a rate below that of a train that passed the link: for a train of LASTED_S, and for a shorter one.
 EXCEEDED, EXCEEDED_SHORTLY = 1 / 40, 1 / 6
 LASTED_S = 0.05
-#: How late a stamp may be, which makes a short train look faster: three trains of 20 ms over a link of 200 Mbit/s came
-#: at 212 to 214, and each time the link was probed for that during a round, which took 8 % longer.
-LATE_S = 0.003
 #: The probability that a rate jumps within a second, by up to the factor FAR: traces redraw a rate every 20 s, or drop
 #: it for 30 s.
 JUMPS, FAR = 0.05, 30.0

@@ -148,6 +148,41 @@ def test_a_trusted_link_is_full_only_where_a_route_has_no_other() -> None:
     assert [sample.full for sample in its["a->b"]] == [True] and [sample.full for sample in its["down"]] == [False]
 
 
+@pytest.mark.parametrize("believed_bps", [6e6, 10e6])
+def test_behind_an_egress_that_is_believed_too_slow_a_link_with_room_is_not_full(believed_bps: float) -> None:
+    """The egress carries 12 Mbit/s, and 15 beside another edge; trains of 12 passed for ones of a full hub link."""
+    routes: dict[Pair, tuple[str, ...]] = {("a", x): ("egress", f"hub->{x}") for x in "bc"}
+    alone = [Train(1 + n * TRAIN_S, TRAIN_S, 150_000) for n in range(20)]
+    trains = {("a", "b"): alone, ("a", "c"): [its._replace(bytes=37_500) for its in alone[::2]]}
+    believed = {"egress": believed_bps, "hub->b": 50e6, "hub->c": 50e6}
+    found = samples(trains, routes, {}, believed, dict.fromkeys(routes, RTT_S))
+    assert not any(sample.full for link in ("hub->b", "hub->c") for sample in found[link])
+    assert often(found["egress"])
+
+
+def test_a_link_that_fell_is_full_behind_an_egress_that_is_believed_too_slow_for_others() -> None:
+    """The edges of the egress together exceed its estimate, and one of them passes a link that fell a little."""
+    routes: dict[Pair, tuple[str, ...]] = {("a", x): ("egress", f"hub->{x}") for x in "bc"}
+    slow = [Train(1 + n * TRAIN_S, TRAIN_S, 80_000) for n in range(20)]
+    trains = {("a", "b"): slow, ("a", "c"): [its._replace(bytes=120_000) for its in slow]}
+    believed = {"egress": 10e6, "hub->b": 8e6, "hub->c": 50e6}
+    found = samples(trains, routes, {}, believed, dict.fromkeys(routes, RTT_S))
+    assert often(found["hub->b"])
+    assert not any(sample.full for sample in found["hub->c"])
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.01, False), (0.1, True)])
+def test_a_late_stamp_in_a_short_train_proves_no_room(seconds: float, told: bool) -> None:
+    """Stamps are up to 3 ms late: a train of 10 ms that came 1.3 times as fast does not speak against a full link."""
+    routes: dict[Pair, tuple[str, ...]] = {("a", "b"): ("egress", "hub->b")}
+    rates = [1.3e6 if n % 2 else 1e6 for n in range(20)]
+    trains = {("a", "b"): [Train(1 + n * seconds, seconds, round(rate * seconds)) for n, rate in enumerate(rates)]}
+    believed = {"egress": 1e6 * FRAME_BITS, "hub->b": 1.1e6 * FRAME_BITS}
+    found = samples(trains, routes, {}, believed, {("a", "b"): RTT_S}, trusted=("hub->b",))
+    slower = [sample.full for sample, rate in zip(found["egress"], rates, strict=True) if rate == 1e6]
+    assert any(slower) != told
+
+
 @pytest.mark.parametrize(("allowed", "held_up"), [(0, False), (2_000_000, False), (1_100_000, True), (950_000, True)])
 def test_a_train_that_tcp_held_up_says_what_links_carry_at_least(allowed: int, held_up: bool) -> None:
     its = samples(
