@@ -45,7 +45,7 @@ class Network:
 
 
 NETWORKS: Mapping[str, Network] = {
-    "netstorm9": Network("netstorm9", 0.1, "gpt", {"text": 0.5, "digits": 0.1}, {"congestion": "reno"}),
+    "netstorm9": Network("netstorm9", 0.1, "gpt", {"text": 1.0, "digits": 0.1}, {"congestion": "reno"}),
     "cpn-12": Network("cpn-12", 0.05, "gpt-small", {"text": 0.06, "digits": 0.05}),
     "quickstart": Network("quickstart", 1.0, "gpt-small", {"text": 0.06, "digits": 0.06}),
 }
