@@ -147,7 +147,7 @@ LOOKED_TRIPS, MORE = 10, 1.1
 PAUSE_S = 0.005
 
 #: A link that carried this many times a train's rate at about the same time was not full. Trains of 64 KiB on links of
-#: 5 to 40 Mbit/s lie within a tenth of each other.
+#: 5 to 40 Mbit/s lie within a tenth of each other. In a short train the factor is larger, for late stamps.
 CLEARLY = 1.15
 #: How late a stamp may be, which makes a short train look faster: three trains of 20 ms over a link of 200 Mbit/s came
 #: at 212 to 214, and each time the link was probed for that during a round, which took 8 % longer.

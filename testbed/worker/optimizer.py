@@ -107,6 +107,8 @@ class Matrix(NamedTuple):
 #: a matrix nearly orthogonal.
 MOMENTUM, MUON_DECAY = 0.95, 0.1
 ITERATIONS, COEFFICIENTS, LEAST_NORM = 5, (3.4445, -4.775, 2.0315), 1e-7
+#: The root mean square of AdamW's steps, as a part of the learning rate.
+ADAMW_RMS = 0.2
 
 
 def orthogonal(matrix: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
@@ -162,7 +164,7 @@ class Muon(Optimizer):
             momentum.lerp_(own, 1 - MOMENTUM)
             direction = orthogonal(own.lerp(momentum, MOMENTUM), precision)  # Nesterov's
             values.mul_(1 - self._learning_rate * MUON_DECAY)
-            values.add_(direction, alpha=-self._learning_rate * 0.2 * max(matrix.rows, matrix.columns) ** 0.5)
+            values.add_(direction, alpha=-self._learning_rate * ADAMW_RMS * max(matrix.rows, matrix.columns) ** 0.5)
         rest = parameters[self._others]
         self._adam.step(rest, gradient[self._others])
         parameters[self._others] = rest
