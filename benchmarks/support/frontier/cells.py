@@ -56,8 +56,10 @@ class Scheme:
     """An experiment's `sync`, with what else depends on it."""
 
     sync: Mapping[str, Any]
-    #: Local steps of the fastest member in a round.
+    #: Local steps of the fastest member before members exchange.
     steps: int = 1
+    #: The rounds of one exchange.
+    rounds: int = 1
     #: The inner optimizer, if the scheme has its own.
     inner: str | None = None
 
@@ -71,8 +73,8 @@ _AVERAGE = {"learning_rate": 1.0, "momentum": 0.0}
 #: The six schemes that are emulated.
 EMULATED: Mapping[str, Scheme] = {
     "diloco": Scheme({"strategy": "diloco", "every": 30, "policy": "packing"}, 30),
-    "sparseloco": Scheme({"strategy": "sparseloco", "policy": "packing"}, 30),
-    "muloco": Scheme({"strategy": "muloco", "policy": "packing"}, 30, "muon"),
+    "sparseloco": Scheme({"strategy": "sparseloco", "policy": "packing"}, 30, rounds=2),  # the norms, then the changes
+    "muloco": Scheme({"strategy": "muloco", "policy": "packing"}, 30, inner="muon"),
     "hybrid": Scheme(
         {
             "strategy": "hybrid",
@@ -157,7 +159,7 @@ class Cell:
         train = network.train(self.task.kind)
         if scheme.inner:
             train["optimizer"] = {**train["optimizer"], "name": scheme.inner}
-        rounds = TIMED_ROUNDS if self.timed else self.steps // scheme.steps
+        rounds = TIMED_ROUNDS if self.timed else self.steps // scheme.steps * scheme.rounds
         shared = {"kind": "iid"} if self.task.alpha == inf else {"kind": "dirichlet", "alpha": self.task.alpha}
         return {
             "name": "benchmark-frontier",
