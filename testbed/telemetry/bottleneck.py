@@ -2,9 +2,9 @@
 
 A train leaves its sender faster than its route carries it, unless TCP paces it, so one link of the route was full. The
 other links carried at least the train's rate. A link that carried clearly more during another train at about the same
-time was not full. Nor is a link taken to be full behind one that had next to no room: the train came to it slowed; nor
-one with much room behind one that carried more than was believed of it. Of the links that are left, the full one is
-taken to be the one whose estimated rate is nearest.
+time was not full. Nor is a link taken to be full behind one that had next to no room: the train came to it slowed. Nor
+is a link with much room, where a link before it carried more than its estimated rate. Of the links that are left, the
+full one is taken to be the one whose estimated rate is nearest.
 """
 
 from __future__ import annotations

@@ -186,11 +186,10 @@ class Muon(Optimizer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned: AdamW's, and the matrices' momenta."""
         self._adam.load_state_dict(state)
-        sizes = [matrix.rows * matrix.columns for matrix in self._matrices]
-        parts = state["momenta"].split(sizes) if len(state["momenta"]) else ()
-        self._momenta = [
-            part.view(matrix.rows, matrix.columns).clone() for part, matrix in zip(parts, self._matrices, strict=False)
-        ]
+        self._momenta, start = [], 0
+        for matrix in self._matrices if len(state["momenta"]) else ():
+            self._momenta.append(matrix._replace(start=start).of(state["momenta"]).clone())
+            start += matrix.rows * matrix.columns
 
 
 def make(name: str, learning_rate: float, matrices: Sequence[Matrix] = ()) -> Optimizer:
