@@ -123,7 +123,7 @@ class RoundPredictor:
         Raises:
             SimulationError: the plan uses an edge that the view lacks.
         """
-        return max(self.simulate(plan, view) * exp(self.correction(plan)[0]), least_s(plan, view))
+        return _limited(self.simulate(plan, view) * exp(self.correction(plan)[0]), plan, view)
 
     def correction(self, plan: Plan) -> tuple[float, float]:
         """Return the logarithm of the factor on the plan's simulated rounds, and its standard deviation.
@@ -136,18 +136,19 @@ class RoundPredictor:
         return usual + log(CHOSEN), SPREAD
 
 
-def least_s(plan: Plan, view: View) -> float:
-    """Return a lower limit in seconds of the plan's rounds, which is at least the view's bound.
+def _limited(seconds: float, plan: Plan, view: View) -> float:
+    """Return `seconds`, or the least that the plan's rounds can take if that is longer.
 
-    The limit is the time that the busiest link needs for the plan's bytes. A plan with auxiliary routes may move load
-    off that link, so its limit is the bound itself. Plans that send less than the model over some edges, or skip edges
-    in some rounds, have no known limit: 0.
+    The least is the time that the busiest link needs for the plan's bytes. A plan with auxiliary routes may move load
+    off that link, so its least is the view's bound, which is no longer than that time and is solved only for `seconds`
+    below it. Plans that send less than the model over some edges, or skip edges in some rounds, have no known limit.
     """
     if plan.groups or plan.link_codecs:
-        return 0.0
-    if not plan.auxiliary:
-        return predict(plan, view).drain_s
-    return bound(view).seconds if len(view.members) <= MOST_BOUNDED else 0.0
+        return seconds
+    drain_s = predict(plan, view).drain_s
+    if seconds >= drain_s or not plan.auxiliary:
+        return max(seconds, drain_s)
+    return max(seconds, bound(view).seconds) if len(view.members) <= MOST_BOUNDED else seconds
 
 
 def _key(plan: Plan) -> str:
