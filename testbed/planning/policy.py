@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from math import inf
 from typing import Any, ClassVar, TypeVar
 
 from testbed.errors import BAD_INPUT, DetailedError
@@ -115,10 +116,15 @@ def check_whole(policy: Policy, option: str, value: object, least: int) -> None:
         raise _refused(policy, option, value, f"a whole number, at least {least}")
 
 
-def check_number(policy: Policy, option: str, value: float, above: bool = False) -> None:
-    """Raise PolicyError unless the option's value is at least 0, or `above` 0."""
-    if not value >= 0 or (above and value == 0):
+def check_number(policy: Policy, option: str, value: object, above: bool = False) -> None:
+    """Raise PolicyError unless the option's value is a finite number of at least 0, or `above` 0."""
+    if not is_number(value) or (above and value == 0):
         raise _refused(policy, option, value, "a number above 0" if above else "a number, at least 0")
+
+
+def is_number(value: object) -> bool:
+    """Return whether an option's value is a finite number of at least 0; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
 
 
 def check_switch(policy: Policy, option: str, value: object) -> None:

@@ -104,6 +104,7 @@ def test_a_small_model_over_slow_links_gets_small_chunks(name: str) -> None:
         ("star", {"placement": "middle"}, "placement"),
         ("star", {"keys": "layers"}, "keys"),
         ("star", {"keys": [10, 0]}, "keys"),
+        ("star", {"keys": 1000}, "keys"),
         ("star", {"server": "a-w0", "servers": 2}, "servers"),
         ("mlnet", {"arity": 0}, "arity"),
         ("ring", {"order": "random"}, "order"),
@@ -111,7 +112,14 @@ def test_a_small_model_over_slow_links_gets_small_chunks(name: str) -> None:
         ("netstorm", {"auxiliary": 1}, "auxiliary"),
         ("packing", {"knowledge": "guessed"}, "knowledge"),
         ("packing", {"egress_bps": -1}, "egress_bps"),
+        ("packing", {"egress_bps": "50e6"}, "egress_bps"),
+        ("packing", {"egress_bps": float("inf")}, "egress_bps"),
         ("tsengine", {"seed": -1}, "seed"),
+        ("tsengine", {"arrivals": 5}, "arrivals"),
+        ("cpn", {"step_s": "60ms"}, "step_s"),
+        ("cpn", {"skew": None}, "skew"),
+        ("cpn", {"labels": {"a-w0": 10}}, "labels"),
+        ("cpn", {"labels": {"a-w0": ["many"]}}, "labels"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_told_what_does(name: str, options: dict[str, Any], field: str) -> None:

@@ -36,6 +36,10 @@ PLACEMENTS = ("best", "mean", "worst")
 KEYS = {"overlapped": (), "one": (1,), "alexnet": ALEXNET}
 
 
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and value > 0
+
+
 @register("star")
 @dataclass(frozen=True)
 class Star(Policy):
@@ -62,7 +66,7 @@ class Star(Policy):
         check_choice(self, "placement", self.placement, PLACEMENTS)
         if isinstance(self.keys, str):
             check_choice(self, "keys", self.keys, KEYS)
-        elif not self.keys or not all(isinstance(size, int) and size > 0 for size in self.keys):
+        elif not isinstance(self.keys, Sequence) or not self.keys or any(not _is_size(size) for size in self.keys):
             text = f"star: keys {self.keys!r} must list the elements of each array: whole numbers above 0"
             raise PolicyError(text, field="keys", given=self.keys)
         if self.server is not None and self.servers != 1:

@@ -43,13 +43,16 @@ class Tsengine(Policy):
 
     def __post_init__(self) -> None:
         check_whole(self, "seed", self.seed, least=0)
+        if self.arrivals is not None and (isinstance(self.arrivals, str) or not isinstance(self.arrivals, Sequence)):
+            text = f"tsengine: arrivals {self.arrivals!r} must list the members in the order in which they become ready"
+            raise PolicyError(text, field="arrivals", given=self.arrivals)
 
     def plan(self, view: View) -> Plan:
         """Return the trees that the online scheduler's choices lead to, drawn by the seed and the view's time."""
         server = view.names[0] if self.server is None else self.server
         check_member(self, "server", server, view)
         arrivals = view.names if self.arrivals is None else tuple(self.arrivals)
-        if sorted(arrivals) != sorted(view.names):
+        if sorted(map(str, arrivals)) != sorted(view.names):
             raise PolicyError(
                 f"tsengine: arrivals must name each member once: {', '.join(view.names)}", field="arrivals"
             )

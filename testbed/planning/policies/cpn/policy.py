@@ -25,6 +25,7 @@ from testbed.planning.policy import (
     check_number,
     check_switch,
     check_whole,
+    is_number,
     register,
 )
 from testbed.planning.view import View
@@ -85,6 +86,9 @@ class Cpn(Policy):
             check_number(self, option, getattr(self, option))
         check_number(self, "step_s", self.step_s, above=True)
         check_whole(self, "seed", self.seed, least=0)
+        if not isinstance(self.labels, Mapping) or not all(map(_are_counts, self.labels.values())):
+            text = f"cpn: labels {self.labels!r} must give each member the list of its samples by label"
+            raise PolicyError(text, field="labels", given=self.labels)
 
     def plan(self, view: View) -> Plan:
         """Return the plan of the groups that the option `groups` asks for, at their best period."""
@@ -212,6 +216,10 @@ class Cpn(Policy):
         }
         period, through = min(costs, key=lambda choice: costs[choice])
         return with_codecs(replace(plan, period=period, steps=steps), view, through)
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(is_number, value))
 
 
 def _trees_among(view: View, spatial: Spatial, rings: Sequence[tuple[str, ...]], leaders: Sequence[str]) -> list[Tree]:
