@@ -67,7 +67,7 @@ class Problem:
             every: Steps of the fastest member in a round. The others take as many as they can in that time, at least
                 one: h_i = clip(round(T·c_i/B), 1, every).
             labels: Each member's samples by label, or nothing.
-            steps: Each member's steps in a round, in place of `every`.
+            steps: Members' steps in a round, in place of those that `every` leads to.
         """
         names = view.names
         number = {name: i for i, name in enumerate(names)}
@@ -90,7 +90,7 @@ class Problem:
             s_per_byte=s_per_byte,
             rtt_s=rtt_s,
             step_s=step_s / speed,
-            steps=np.array([steps[name] for name in names]) if steps else usual,
+            steps=np.array([(steps or {}).get(name, own) for name, own in zip(names, usual.tolist(), strict=True)]),
             weights=samples / samples.sum(),
             labels=counts,
         )

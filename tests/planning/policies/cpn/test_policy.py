@@ -115,6 +115,14 @@ def test_swaps_are_judged_by_the_cost_at_the_plan_s_own_period() -> None:
     assert policy.cost(fast, plan) < policy.cost(fast, replace(plan, period=other.period))
 
 
+def test_a_plan_is_judged_under_a_view_with_a_member_that_joins() -> None:
+    """The plan has no steps for the newcomer, which counts with those that its speed allows."""
+    policy, model_bytes = Cpn(step_s=0.02), 2_000_000
+    before, now = (network(sites(("a", "b", 50)), {"a": count, "b": 0}, model_bytes=model_bytes) for count in (3, 4))
+    with_all = policy.plan(now)
+    assert policy.cost(now, policy.plan(before)) == pytest.approx(policy.cost(now, with_all), rel=0.5)
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_plan_s_cost_is_that_of_its_rounds(overlap: bool) -> None:
     """Three rounds inside the groups and one among all; beside the steps the shorter of two costs a tenth."""
