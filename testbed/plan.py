@@ -18,7 +18,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import Any
 
 from testbed.errors import DetailedError
@@ -332,12 +331,14 @@ class Plan:
 
     def _check_auxiliary(self) -> None:
         members = frozenset(self.members)
+        taken: dict[tuple[str, str, str], Route] = {}
         for route in self.auxiliary:
             route.check(members)
-        for one, other in combinations(self.auxiliary, 2):
-            if (one.source, one.target) == (other.source, other.target) and set(one.via) & set(other.via):
-                text = f"the auxiliary routes {one} and {other} have an inner member in common"
-                raise PlanError(text, rule="shared-inner-member", field="auxiliary")
+            for inner in route.via:
+                if other := taken.get((route.source, route.target, inner)):
+                    text = f"the auxiliary routes {other} and {route} have an inner member in common"
+                    raise PlanError(text, rule="shared-inner-member", field="auxiliary")
+                taken[route.source, route.target, inner] = route
 
     @property
     def whole(self) -> Group:

@@ -212,6 +212,16 @@ def test_auxiliary_routes_lead_over_other_members_each_once(routes: tuple[Route,
     assert (caught.value.rule, caught.value.field) == (rule, "auxiliary")
 
 
+def test_routes_of_a_pair_that_meet_are_found_among_others() -> None:
+    """32 members with four routes a pair; the last route passes where the first one does."""
+    members = tuple(f"m{i}" for i in range(32))
+    vias = {(a, b): [m for m in members if m not in (a, b)][:4] for a in members for b in members if a != b}
+    routes = tuple(Route(a, b, (via,)) for (a, b), its in vias.items() for via in its)
+    assert Plan(0, members, (star(members, members[0]),), auxiliary=routes).auxiliary == routes
+    with pytest.raises(PlanError, match="m0->m2->m1 and m0->m9->m2->m1"):
+        Plan(0, members, (star(members, members[0]),), auxiliary=(*routes, Route("m0", "m1", ("m9", "m2"))))
+
+
 def test_two_pairs_may_use_the_same_inner_member() -> None:
     routes = (Route("a", "b", ("c",)), Route("b", "a", ("c",)))
     assert Plan(0, ABC, (star(ABC, "a"),), auxiliary=routes).auxiliary == routes
