@@ -36,7 +36,7 @@ CODEC_BYTES = {
     **{"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256},
     **{"bins4": 1 / 2 + 64 / 4096, "bins2": 1 / 4 + 16 / 4096, "sparse": 0.1},
 }
-TOPK = re.compile(r"topk:(0?\.\d+)")
+TOPK = re.compile(r"topk:(0?\.\d*[1-9]\d*)")
 TOPK_BYTES = 6
 
 #: How far shares may be off 1, as sums of floats: less than one element of any model that fits in memory.

@@ -59,6 +59,7 @@ def test_strategies_that_gossip(sync: dict[str, Any], tmp_path: Path) -> None:
         ({"strategy": "hop", "every": 4}, "sync.every"),
         ({"strategy": "decoupled_diloco", "every": 8}, "sync.fragments"),
         ({"strategy": "decoupled_diloco", "codec": "int8"}, "sync.codec"),
+        ({"codec": "topk:0.0"}, "sync.codec"),
         ({"strategy": "decoupled_diloco", "margin": 1.0}, "sync.margin"),
         ({"strategy": "halos", "merge": 0}, "sync.merge"),
         ({"strategy": "halos", "overall": {"buffer": 0}}, "sync.overall.buffer"),
