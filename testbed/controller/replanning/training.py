@@ -217,7 +217,8 @@ def choose_training(
         through = replace(view, model_bytes=bytes_through(codec, view.model_bytes, current.codec))
         simulated[codec] = idle.simulate(plan, through)
     correction, off = predictor.correction(plan)
-    off_by = exp(correction) if question.exchange_s is None else question.exchange_s / simulated[current.codec]
+    predicted_s = simulated[current.codec]  # 0 for a member alone
+    off_by = question.exchange_s / predicted_s if question.exchange_s is not None and predicted_s else exp(correction)
     exchange_s = {codec: seconds * off_by for codec, seconds in simulated.items()}
     progress = learn(question.stretches, question.schemes, question.optimizer)
     situation = Situation(

@@ -71,6 +71,19 @@ def test_slow_rounds_have_members_send_less_under_another_plan() -> None:
     assert written["why"] == found.verdict.why and len(written["terms"]) == len(found.verdict.terms)
 
 
+def test_a_member_alone_has_no_exchange_to_save() -> None:
+    view, plan, _ = triangle(10)
+    alone = view.among({"a-w0"})
+    plan = replace(make_policy("mst").plan(alone), training=GRADIENTS)
+    monitor = TrainingMonitor(400, 0.1, JOB, SchemeCatalog(TRAITS))
+    for number in range(1, 9):
+        monitor.round_over(reported(number, plan, number, 1, {"a-w0": 0.1}), plan)
+    found = choose_training(
+        monitor.question([0.1], 8), make_policy("mst"), lambda made, _: made, plan, alone, RoundPredictor()
+    )
+    assert found is not None and not found.verdict.change
+
+
 def test_local_steps_are_limited_by_the_wait_for_the_slowest_member() -> None:
     """Steps take 5.1 s and 0.1 s. A quarter of the timeout of 120 s, 30 s, is six steps; 4 is the next candidate."""
     found, _ = answer(5.1)
