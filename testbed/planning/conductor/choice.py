@@ -171,7 +171,7 @@ def choose(situation: Situation, progress: StepWorth, among: Iterable[Candidate]
     able = [one for one in able if one is current or not one.wasteful(SAMPLES / 2)]
     able = [one for one in able if one.candidate.steps <= REACH * situation.current.steps]
     chosen, trial, why = _choice(situation, current, flat, able)
-    terms = sorted((_with_verdict(one, chosen, current, able) for one in judged), key=lambda its: its.effective_s)
+    terms = sorted((_with_verdict(one, chosen, current, flat) for one in judged), key=lambda its: its.effective_s)
     return TrainingVerdict(chosen.candidate, chosen is not current, trial, why, tuple(terms))
 
 
@@ -264,13 +264,13 @@ def _share(situation: Situation, candidate: Candidate) -> float:
     return (step_s - situation.compute_s) / step_s if step_s else 0.0
 
 
-def _with_verdict(one: _Judged, chosen: _Judged, current: _Judged, able: list[_Judged]) -> CandidateTerms:
+def _with_verdict(one: _Judged, chosen: _Judged, current: _Judged, flat: _Judged) -> CandidateTerms:
     words = [
         *(["chosen"] if one is chosen else []),
         *(["in force"] if one is current else []),
         *(["would end too high at equal samples"] if one.wasteful(SAMPLES / 2) else []),
         *(["too far from what was measured"] if one.candidate.steps > REACH * current.candidate.steps else []),
-        *(["no faster than flat all-reduce"] if one not in able and not one.wasteful(SAMPLES / 2) else []),
+        *(["no faster than flat all-reduce"] if one is not flat and one.ahead <= flat.ahead else []),
     ]
     return CandidateTerms(**{**asdict(one.terms), "verdict": ", ".join(words)})
 

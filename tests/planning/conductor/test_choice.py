@@ -100,6 +100,9 @@ def test_what_is_chosen_is_never_foreseen_worse_than_flat_all_reduce(
     assert [its.effective_s for its in verdict.terms] == sorted(its.effective_s for its in verdict.terms)
     assert verdict.why
     assert sum("chosen" in its.verdict for its in verdict.terms) == 1
+    for its in verdict.terms:
+        if its.effective_s != pytest.approx(flat.effective_s):
+            assert ("no faster" in its.verdict) == (its.effective_s > flat.effective_s)
 
 
 @given(ahead=st.floats(-1.0, 1.0), off=st.floats(1e-3, 0.8))
