@@ -144,13 +144,13 @@ class _PackingSearch:
         """Run the second phase: generate columns until the bounds meet, or no tree is new at the program's prices."""
         stability = STABILITY
         for _ in range(ROUNDS):
-            if not self._program.trees:
-                prices = self._best
-            else:
+            prices = self._best
+            if self._program.trees:
                 self._lower, duals = self._program.solve()
                 if self._bounds_met():
                     return
-                prices = stability * self._best + (1 - stability) * self._normalized(duals)
+                if self._lower > 0:  # trees that make no pair have no prices
+                    prices = stability * self._best + (1 - stability) * self._normalized(duals)
             grew, _ = self._price(prices, ROOTS_A_ROUND)
             if not grew and stability == 0:
                 break

@@ -105,6 +105,14 @@ def test_of_plans_predicted_alike_the_one_that_waits_least_is_taken() -> None:
     assert len(good) > 1 and taken <= min(seconds) * (1 + 3 * FEWER)
 
 
+@pytest.mark.filterwarnings("error")
+def test_known_trees_that_make_no_pair_are_a_beginning_too() -> None:
+    view = view_of(sites(("a", "b", 20), ("b", "c", 20), ("c", "a", 20)), {})
+    overlay = Overlay(view.names, Constraints.of(view))
+    begun = pack(overlay, known=[overlay.directed_tree(0, True, (0, 0, 0))])
+    assert begun.upper_bps == pytest.approx(pack(overlay).upper_bps, rel=2 * EXACT)
+
+
 def test_what_members_may_send_limits_it() -> None:
     """In the square each member relays to others; at 25 Mbit/s out and one member's update to pass on it can't."""
     view = replace(square(), model_bytes=10**9)
