@@ -131,6 +131,9 @@ def test_an_experiment_names_a_policy_from_its_folder_and_the_command_line_from_
     named = Experiment.load(file, {"sync.policy": "../mine.py", "sync.options": "{}"})
     assert Path(named.spec.sync.policy).resolve() == mine
     check_policy(named)
+    for override in ({"sync.options.also": "../mine.py"}, {"sync": "{policy: auto, options: {also: ../mine.py}}"}):
+        (also,) = Experiment.load(file, override).spec.sync.options["also"]
+        assert Path(also).resolve() == mine
 
 
 def test_auto_asks_its_own_and_those_that_are_named_without_one_that_raises(

@@ -281,7 +281,7 @@ def _name_plugin_files(value: Mapping[str, Any], file: Path, overrides: Mapping[
     """
 
     def whole(name: Any, field: str) -> Any:
-        folder = Path() if field in overrides else file.parent
+        folder = Path() if any(f"{field}.".startswith(f"{key}.") for key in overrides) else file.parent
         return str((folder / name).absolute()) if isinstance(name, str) and is_file(name) else name
 
     sync = value.get("sync")
@@ -291,7 +291,7 @@ def _name_plugin_files(value: Mapping[str, Any], file: Path, overrides: Mapping[
     options = sync.get("options")
     if isinstance(options, dict) and isinstance(also := options.get("also"), str | list):
         names = [also] if isinstance(also, str) else also
-        options["also"] = [whole(name, "sync.options") for name in names]
+        options["also"] = [whole(name, "sync.options.also") for name in names]
 
 
 def _scaled(topology: Topology, factor: float, file: Path) -> Topology:
