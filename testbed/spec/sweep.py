@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from math import inf, prod
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -79,11 +80,17 @@ class SweepFile(Strict):
             raise misfit("seeds", "the list has a seed twice", "each once; `repeats: 2` runs all of them twice")
         owners: dict[str, str] = {}
         for axis, points in self.axes.items():
-            for field in {field for fields in points.values() for field in fields}:
+            for fields in points.values():
+                for field, whole in permutations(fields, 2):
+                    if _is_part(field, whole):
+                        raise misfit(f"axes.{axis}", f"a point sets {field} and {whole}, its whole", "one of the two")
+            for field in dict.fromkeys(field for fields in points.values() for field in fields):
                 if field == "seed":
                     raise misfit(f"axes.{axis}", "the axis sets the seed", "`seeds: [1, 2, 3]` beside the axes")
-                if other := owners.get(field):
-                    raise misfit(f"axes.{axis}", f"the axis sets {field}, as {other} does", "one axis for each field")
+                for other, owner in owners.items():
+                    if owner != axis and (_is_part(field, other) or _is_part(other, field)):
+                        rule = f"the axis sets {field}, and {owner} sets {other}"
+                        raise misfit(f"axes.{axis}", rule, "one axis for each field")
                 owners[field] = axis
         if (count := self.points * len(self.seeds) * self.repeats) > MOST_RUNS:
             raise misfit("axes", f"the sweep has {count} runs, with its seeds and repeats", f"at most {MOST_RUNS}")
@@ -93,6 +100,11 @@ class SweepFile(Strict):
     def points(self) -> int:
         """The number of combinations of the axes' points."""
         return prod(len(points) for points in self.axes.values())
+
+
+def _is_part(field: str, whole: str) -> bool:
+    """Return whether a dotted field is another one or a part of it."""
+    return f"{field}.".startswith(f"{whole}.")
 
 
 @dataclass(frozen=True)
