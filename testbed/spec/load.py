@@ -212,7 +212,7 @@ class Source:
         return fault if found is None else replace(fault, line=found[0])
 
     def text_at(self, field: str, value: object) -> str | None:
-        """Return the text of a field whose value YAML reads otherwise than people do: `no` for False, `010` for 8."""
+        """Return the text of a field whose value YAML reads otherwise than people do: `no` for False, `0x10` for 16."""
         if (text := self._overrides.get(field)) is None:
             found = self._find(field)
             if found is None or found[2] or not isinstance(found[1], yaml.ScalarNode) or found[1].style is not None:
