@@ -133,7 +133,7 @@ class Driver:
             for partner in sorted(self._partners):
                 self._queue.send(partner, Done())
             # However long the slowest partner takes: its death is noticed, and the controller can end the wait.
-            yield from self._wait(lambda: self._done >= self._partners and self._queue.idle, "its partners' end", inf)
+            yield from self._wait(lambda: self._done >= self._partners, "its partners' end", inf)
         finally:
             self._stepping.shutdown(wait=True, cancel_futures=True)
 

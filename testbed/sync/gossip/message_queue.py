@@ -102,11 +102,6 @@ class MessageQueue:
         self._under_way.pop(peer, None)
         self._roster[peer] = address
 
-    @property
-    def idle(self) -> bool:
-        """True if no model waits in the queue."""
-        return not any(self._waiting.values())
-
     def _send_on(self, to: str) -> None:
         waiting = self._waiting[to]
         while waiting and self._under_way[to] < UNDER_WAY:

@@ -230,6 +230,18 @@ def test_a_slow_path_is_spared_the_updates_that_became_useless_as_they_waited(ru
     assert all(torch.allclose(member.parameters, torch.ones(elements)) for member in members.values())
 
 
+def test_a_member_ends_without_sending_models_that_nobody_needs_any_more() -> None:
+    """Two models are under way to w1 and one waits when w1 ends, which closes its connections amid a model."""
+    graph, elements = double_ring(EIGHT), 50_000
+    network = rough(0)
+    network.rate = lambda source, target: 4 * elements / 0.5 if (source, target) == ("w0", "w1") else 4e9
+    world = World(network)
+    members = hop_members(graph, HopRules(max_ig=5, backup=1), 40, dict.fromkeys(EIGHT, torch.ones(elements)))
+    world.start(members, around(graph), elements)
+    world.run()
+    assert world.errors() == {}
+
+
 def test_waits_are_counted_by_the_peer_that_ended_them() -> None:
     """w0 takes 30 ms for a step, the others nothing: w1 waits for w0 that long in each iteration, and not for w2."""
     graph = ring(SIX[:4])
