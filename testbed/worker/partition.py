@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+#: The most sites whose own test figures are told.
+MOST_SITES = 20
+
 
 def partition(
     labels: Sequence[int], shards: int, kind: str, alpha: float, seed: int, sites: Sequence[str] = ()
@@ -106,6 +109,8 @@ class Scores:
 class Sites:
     """The labels of each site, by its workers' shards.
 
+    Of more than MOST_SITES sites only the worst figures are told: a report holds 64 metrics.
+
     Args:
         labels: The label of each sample.
         shards: The sample numbers of each shard.
@@ -118,7 +123,9 @@ class Sites:
             self._mixes.setdefault(site, Counter()).update(labels[sample] for sample in shard)
 
     def metrics(self, by_label: Mapping[int, Scores]) -> dict[str, float]:
-        """Return `test_loss@SITE` and `accuracy@SITE`, and the worst of each. Labels without test samples are left out.
+        """Return `test_loss@SITE` and `accuracy@SITE`, and the worst of each: `worst_test_loss`, `worst_accuracy`.
+
+        Labels without test samples are left out.
 
         Args:
             by_label: The scores over the test samples of each label, which are weighted by the site's samples.
@@ -132,7 +139,7 @@ class Sites:
         for name, worst in (("test_loss", max), ("accuracy", min)):
             if each := [value for key, value in found.items() if key.startswith(f"{name}@")]:
                 found[f"worst_{name}"] = worst(each)
-        return found
+        return found if len(self._mixes) <= MOST_SITES else {n: value for n, value in found.items() if "@" not in n}
 
 
 def histogram(labels: Sequence[int], shard: Sequence[int]) -> dict[str, float]:

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.protocol import checked_metrics
 from testbed.worker import learner
-from testbed.worker.partition import Scores, Sites, histogram, partition
+from testbed.worker.partition import MOST_SITES, Scores, Sites, histogram, partition
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
 
@@ -94,6 +95,16 @@ def test_sites_weigh_labels_as_their_workers_have_them() -> None:
             "worst_accuracy": 0.5,
         }
     )
+
+
+def test_the_figures_of_many_sites_fit_into_a_report() -> None:
+    """GÉANT's 40 sites: only the worst are told."""
+    shards = [[0], [3]] * 20
+    found = Sites(SITE_LABELS, shards, [f"site{i}" for i in range(40)]).metrics(BY_LABEL)
+    assert found == {"worst_test_loss": 3.0, "worst_accuracy": 0.5}
+    few = Sites(SITE_LABELS, shards[:MOST_SITES], [f"site{i}" for i in range(MOST_SITES)]).metrics(BY_LABEL)
+    assert len(few) == 2 * MOST_SITES + 2
+    checked_metrics(few | histogram(SITE_LABELS, [0]))
 
 
 def test_without_sites_there_is_nothing_to_say() -> None:
