@@ -113,6 +113,8 @@ class Attempt:
         self._left: Spans = ()
         self._packed: torch.Tensor | None = None
         self._try_residual: Residual | None = None
+        #: The elements of the newest aborted try, and its residual for them.
+        self._tried: tuple[Spans, torch.Tensor] | None = None
 
     @property
     def elements(self) -> int:
@@ -143,9 +145,15 @@ class Attempt:
                 self._add(structs.replace(part, start=start, stop=stop))
 
     def put(self, start: int, means: torch.Tensor, slices: Iterable[MeanSlice]) -> None:
-        """Store means that another member holds, from element `start` on."""
+        """Store means that another member holds, from element `start` on, and keep the residual of their try."""
         stop = start + len(means)
         self.values[start:stop] = means
+        if self._residual is not None and self._residual.values is not None and self._tried is not None:
+            left, after = self._tried
+            for (low, _), (first, last) in spans.unpack(left, [(0, len(after))]):
+                begin, end = max(first, start), min(last, stop)
+                if begin < end:
+                    self._residual.values[begin:end] = after[low + begin - first : low + end - first]
         for part in slices:
             if max(part.start, start) < min(part.stop, stop):
                 self._add(structs.replace(part, start=max(part.start, start), stop=min(part.stop, stop)))
@@ -170,6 +178,7 @@ class Attempt:
         """
         if self._residual is not None and self._try_residual is not None and self._try_residual.values is not None:
             self._settle(self._residual, self._try_residual.values)
+            self._tried = self._left, self._try_residual.values
         self._packed = self._try_residual = None
 
     def pack(self, left: Spans) -> tuple[torch.Tensor, Residual | None]:

@@ -166,6 +166,26 @@ def test_what_is_owed_is_paid_once_when_a_round_is_mended() -> None:
     assert residual.values.tolist() == [9, 9, 7, 7, 8, 8]
 
 
+def test_what_is_owed_of_means_that_another_member_holds_is_that_of_their_try() -> None:
+    """c dies as means are broadcast: b holds those of two elements, in which this member's debt is paid."""
+    residual = Residual()
+    residual.values = torch.arange(6.0)
+    attempt = Attempt(3, torch.zeros(6), 1.0, residual)
+    owed = attempt.begin()
+    assert owed is not None and owed.values is not None
+    owed.values[:] = 9
+    attempt.absorb(slices((0, 1, "abc")))
+    attempt.again()
+    attempt.put(1, torch.ones(2), slices((1, 3, "abc")))
+    assert residual.values.tolist() == [9, 9, 9, 3, 4, 5]
+    _, owed = attempt.pack(((3, 6),))
+    assert owed is not None and owed.values is not None and owed.values.tolist() == [3, 4, 5]
+    owed.values[:] = 7
+    attempt.again()
+    attempt.put(4, torch.ones(2), slices((4, 6, "ab")))
+    assert residual.values.tolist() == [9, 9, 9, 3, 7, 7]
+
+
 def test_a_round_that_goes_through_leaves_owed_what_it_left_out() -> None:
     residual = Residual()
     attempt = Attempt(3, torch.zeros(6), 1.0, residual)
