@@ -108,7 +108,12 @@ class DecoupledLearner(ServedMember):
         return ()
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
-        """Return True for the result of a merge behind which the whole result of a later merge waits."""
+        """Return True for a change or a result of a merge behind which that of a later merge waits.
+
+        The later result must be whole. A later change was requested because the earlier merge is over.
+        """
+        if isinstance(message, FragmentChange):
+            return any(isinstance(its, FragmentChange) and its.fragment == message.fragment for its in later)
         return isinstance(message, MergedFragment | MergedStep | MergedWhole) and any(
             isinstance(other, MergedFragment | MergedWhole) and other.fragment == message.fragment for other in later
         )

@@ -222,3 +222,12 @@ def test_one_that_dies_and_comes_back_costs_less_than_its_own_steps(codec: Liter
     own = sum(took / seconds for seconds in pace.values())
     assert own - sum(world.steps.values()) < 60 + 0.02 * own
     assert all(torch.equal(model, world.centre.parameters) for model in world.models)
+
+
+def test_a_change_for_a_merge_that_is_over_is_left_out() -> None:
+    """A member with a slow way to the syncer would have more and more changes waiting, of which none counts."""
+    member = World(DecoupledOptions(fragments=2), 4, lambda name, step, parameters: parameters).members["b"]
+    change = torch.ones(3)
+    waiting = FragmentChange(0, 1, 1.0, change)
+    assert member.stale("a", waiting, [FragmentChange(1, 2, 1.0, change), FragmentChange(0, 2, 1.0, change)])
+    assert not member.stale("a", waiting, [FragmentChange(1, 2, 1.0, change)])
