@@ -180,6 +180,7 @@ class Reception(ABC):
     def remove(self, gone: str) -> None:
         """Drop what `gone` sent, and wait for it no more. If it comes again it counts as another member."""
         self._neighbours = self._neighbours.without(gone)
+        self._weights = dict(self._neighbours.weights)
         self.queue.drop_from(gone)
         self._early = [entry for entry in self._early if entry.sender != gone]
 

@@ -28,12 +28,20 @@ class Neighbours:
     weights: Mapping[str, float]
 
     def without(self, gone: str) -> Neighbours:
-        """Return the neighbours without the member `gone`. Raises ValueError where no source or target is left."""
+        """Return the neighbours without the member `gone`, whose weight the member itself takes.
+
+        So a symmetric matrix of weights whose rows sum to 1 stays one, and all members' parameters count alike.
+
+        Raises:
+            ValueError: No source or no target is left.
+        """
+        weights = dict(self.weights)
+        weights[self.member] += weights.pop(gone, 0.0)
         return Neighbours(
             self.member,
             tuple(source for source in self.sources if source != gone),
             tuple(target for target in self.targets if target != gone),
-            {name: weight for name, weight in self.weights.items() if name != gone},
+            weights,
         )
 
     def __post_init__(self) -> None:
