@@ -327,7 +327,7 @@ class GossipMember:
         """Begin the step of an iteration. Steps follow one another, as on a processor of the member's own."""
         step, steps = Step(), self._setup.steps
         begins_s = max(self._free_s, self._queue.clocks.now_s)
-        seconds = self._setup.compute.step_s(iteration, begins_s)
+        seconds = self._setup.compute.step_s(iteration + 1, begins_s)
         self._free_s = begins_s + seconds
         computed = self._thread.submit(lambda: (steps(parameters, iteration), steps.figures()))
         self._queue.schedule(self._free_s, partial(self._end_step, step, computed, seconds))

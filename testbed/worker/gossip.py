@@ -93,10 +93,10 @@ class PacedSteps:
 
         Args:
             parameters: The parameters to step from, as a flat tensor on the host. The change has the same form.
-            iteration: The number of the step, counted over all iterations.
+            iteration: The number of the step from 0 on, counted over all iterations.
         """
         self._pace.begin()
-        factor = self._slowness.factor(iteration, time.monotonic() - self._began_s)
+        factor = self._slowness.factor(iteration + 1, time.monotonic() - self._began_s)
         began = time.monotonic()
         flat.scatter(parameters, self._model.parameters)
         metrics = self._model.compute()

@@ -85,7 +85,7 @@ class Slowness:
         """Return the factor for a step.
 
         Args:
-            step: The step's number.
+            step: The step's number, from 1 on.
             elapsed_s: Seconds from the begin of training to the begin of the step.
         """
         slow = self._probability and Random(f"{self._who} {step}").random() < self._probability
