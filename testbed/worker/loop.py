@@ -75,6 +75,7 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
     strategy.watch(model.loss, work.evaluate_every)
     drift = strategy.drift()
     over = strategy.over(rounds, steps.taken)
+    pace.begin()
     while not over:
         number = steps.taken + 1
         with spent.computing():
