@@ -191,7 +191,7 @@ class ControlledMember(ABC):
         """Call `finish`, unless it was called; report an error to the controller instead.
 
         Raises:
-            SyncError: A peer did not read all that was sent to it within a round's timeout.
+            SyncError: A peer of a session did not read all that was sent to it within a round's timeout.
         """
         try:
             if not self._leaving and error is None:

@@ -145,9 +145,6 @@ class Membership(ControlledMember):
         Args:
             digest: The SHA-256 of the parameters, if the controller is to compare it among members.
             metrics: Final figures to keep, up to 64.
-
-        Raises:
-            SyncError: A peer did not read all that was sent to it within a round's timeout.
         """
         self._mailbox.queue.outbox.drain(self.job.round_timeout_s)
         self._goodbye(Goodbye(self.name, self.job.rounds, digest, checked_metrics(metrics or {})))
