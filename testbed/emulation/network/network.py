@@ -183,8 +183,8 @@ class Network(Mininet):
         if (wire := self.pairs.pop(pair, None)) is None:
             return
         for name in self.share.own(names):
+            self.links_in_force.remove(name)  # first, so that the replay hands no rows to a detached link
             self.shaper.detach(name)
-            self.links_in_force.remove(name)
         if isinstance(wire, Veth):
             self.delLink(wire)
         else:

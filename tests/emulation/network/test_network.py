@@ -8,24 +8,31 @@ import re
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from testbed.emulation.links.links import Links
 from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.network.namespace import Namespace, inside
+from testbed.emulation.network.network import Network
+from testbed.emulation.network.share import WHOLE
 from testbed.emulation.network.wiring import needs_single_frames, send_single_frames
 from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.shaping.base import FutureStates
 from testbed.link import LinkState, Opportunities, Queue
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Lan, Topology
 from testbed.trace.trace import Row, Trace
 from tests.emulation.network.wan import Wan, up
+from tests.emulation.recorder import Recorder
 from tests.measuring import judge
 from tests.waiting import PATIENCE_S, until
 
@@ -376,6 +383,37 @@ def test_a_process_that_was_given_a_worker_s_number_is_left_alone() -> None:
 def test_single_frames_are_for_loss_and_queues_of_packets(changed: dict[str, Any], needed: bool) -> None:
     link = replace(TRIANGLE.links["quito->lima"], **changed)
     assert needs_single_frames(link) == needed
+
+
+class Detaching(Recorder):
+    """Shapes two links. While one is detached, `meanwhile` is called with its name, as another thread could."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attached = {"quito->lima", "lima->quito"}
+        self.meanwhile: Callable[[str], None] = lambda _: None
+
+    def expect(self, coming: Mapping[str, FutureStates]) -> None:
+        if unknown := coming.keys() - self.attached:
+            raise KeyError(*unknown)
+        super().expect(coming)
+
+    def detach(self, link: str) -> None:
+        self.attached.remove(link)
+        self.meanwhile(link)
+
+
+@pytest.mark.local
+def test_a_replay_may_hand_over_rows_while_a_pair_is_removed() -> None:
+    shaper, rows = Detaching(), (Row(0, 1e6), Row(1, 2e6))
+    links = Links(shaper, lambda *_: None)
+    for name in shaper.attached:
+        links.add(replace(TRIANGLE.links[name], trace=Trace(rows)))
+    shaper.meanwhile = lambda link: links.replay({link: [(1.0, rows[1])]})
+    pair = frozenset({"quito", "lima"})
+    network = SimpleNamespace(share=WHOLE, links_in_force=links, shaper=shaper, pairs={pair: MagicMock()})
+    Network.remove_pair(network, pair)  # type: ignore[arg-type]
+    assert (links.states(), shaper.attached) == ({}, set())
 
 
 def interfaces(wan: Wan, site: str) -> set[str]:
