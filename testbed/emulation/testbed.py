@@ -333,8 +333,10 @@ class Testbed:
         with self._holders.replacing(difference.workers.changed):
             with expected_to_start():
                 fresh = self._holders.start(self._idle(worker for worker in topology.workers if worker.name in new))
-            self.network.swap(topology, holders=fresh)
-        self.replay.follow(topology.links.values())
+            try:
+                self.network.swap(topology, holders=fresh)
+            finally:  # a swap that was undone has dropped the changed links' rows
+                self.replay.follow(self.network.topology.links.values())
         self._holders.drop(difference.workers.removed)
         return SwapResult(
             difference,

@@ -152,8 +152,10 @@ class Changes:
         requested = time.time()
         for added in self.added:
             topology = topology.with_worker(added["site"])
-        done = self._network.swap(topology, self._before_routes)
-        self._testbed.replay.follow(topology.links.values())
+        try:
+            done = self._network.swap(topology, self._before_routes)
+        finally:  # a swap that was undone has dropped the changed links' rows
+            self._testbed.replay.follow(self._network.topology.links.values())
         self.inform()
         self._tell("swap", topology.name, by)
         changes = {"added": done.added, "removed": done.removed, "changed": done.changed}

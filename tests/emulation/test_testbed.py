@@ -6,22 +6,31 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import docker
 import pytest
 
 from testbed.emulation import label
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.links.links import Links
+from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.holders import Namespaces, idle_requests
 from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.shaping import ShapingError
 from testbed.emulation.testbed import LiveLinks, Testbed
 from testbed.link import LinkState
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
+from testbed.trace.trace import Row, Trace
 from tests.cli.standing import LAN_S, ROOT, left_of, write
 from tests.emulation.network.wan import Wan
+from tests.emulation.recorder import Recorder
 from tests.waiting import PATIENCE_S, until
 
 #: One name for each network of this process, so that what else is up on the machine is not meant.
@@ -96,6 +105,42 @@ def test_a_value_that_cannot_be_is_refused(line: Path, name: str, value: str) ->
     links = LiveLinks(StillNetwork(Topology.load(line)))  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=name):
         links["quito->lima"].change(**{name: value})
+
+
+class FailingNetwork:
+    """A network whose swap fails after it has configured its links, and configures them as before."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.shaper = Recorder()
+        self.links_in_force = Links(self.shaper, lambda *_: None)
+        for link in topology.links.values():
+            self.links_in_force.add(link)
+
+    def router(self, _: str) -> SimpleNamespace:
+        return SimpleNamespace(unroutable_packets=lambda: 0)
+
+    def swap(self, topology: Topology, holders: Mapping[str, ProcessIdentity]) -> None:
+        self.links_in_force.configure(topology.links.values())
+        self.links_in_force.configure(self.topology.links.values())
+        raise ShapingError("on purpose")
+
+
+@pytest.mark.local
+def test_after_a_swap_that_was_undone_traces_are_replayed_on(line: Path) -> None:
+    before, after = Topology.load(line), Topology.load(line)
+    for topology, rate_bps in ((before, 1e6), (after, 2e6)):
+        for name, link in topology.links.items():
+            topology.links[name] = replace(link, trace=Trace((Row(0, rate_bps), Row(1, 2 * rate_bps)), "hold"))
+    testbed, network = Testbed(before, workers="namespaces"), FailingNetwork(before)
+    testbed.network, testbed._holders = network, MagicMock()  # type: ignore[assignment]
+    testbed.replay = Replay(network.links_in_force)
+    testbed.replay.start(before.links.values(), time.monotonic() + 1000)  # so that the replay stands at 0
+    with pytest.raises(ShapingError):
+        testbed.swap(after)
+    rates = {name: [state.rate_bps for _, state in coming] for name, coming in network.shaper.coming.items()}
+    testbed.replay.stop()
+    assert rates == {name: [1e6, 2e6] for name in before.links}
 
 
 # From outside -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.model.spec import Newcomer
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.swap import NetworkSwap
+from testbed.emulation.shaping import ShapingError
 from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState
 from testbed.protocol import Job
@@ -166,6 +167,20 @@ def test_a_swap_is_followed_by_the_clock_and_recorded(tmp_path: Path) -> None:
     assert swap["active_s"] - swap["requested_s"] == 0.25
     assert (swap["kind"], swap["target"], swap["file"]) == ("network", "other", "other.yaml")
     assert (swap["added"], swap["removed"], swap["changed"]) == (("x->y",), (), ())
+
+
+@pytest.mark.local
+def test_after_a_swap_that_failed_the_links_that_are_there_are_replayed_on(tmp_path: Path) -> None:
+    played, recorder = script(tmp_path, {"round": 1, "swap": "other.yaml"})
+
+    def fail(*_: object) -> NetworkSwap:
+        raise ShapingError("on purpose")
+
+    recorder.swap = fail  # type: ignore[method-assign]
+    with pytest.raises(ShapingError):
+        played.play(0.5, 1)
+    assert recorder.said == [("follow", 4)]
+    assert recorder.swaps == []
 
 
 @pytest.mark.pure
