@@ -95,9 +95,13 @@ def check_site(testbed: Testbed, site: str) -> None:
 
 
 def pause_replay(testbed: Testbed, paused: bool) -> None:
-    """Pause the replay of traces, or let it continue. Raises ApiProblem if a link has a packet-delivery trace."""
+    """Pause the replay of traces, or let it continue.
+
+    Raises:
+        ApiProblem: The replay is to pause, and a link has a packet-delivery trace.
+    """
     links = testbed.network.topology.links.values()
-    if any(link.trace is not None and link.trace.opportunities is not None for link in links):
+    if paused and any(link.trace is not None and link.trace.opportunities is not None for link in links):
         raise ApiProblem(NOT_HERE, "a packet-delivery trace can't be paused: the shaping core replays it by itself")
     if paused:
         testbed.replay.pause()

@@ -1,0 +1,31 @@
+"""Requests that change a network, over recorders in its place."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from testbed.api.requests import NOT_HERE, ApiProblem
+from testbed.emulation.daemon.handlers import pause_replay
+from testbed.link import LinkState, Opportunities
+from testbed.spec.topology import Link
+from testbed.trace.trace import Row, Trace
+
+STATE = LinkState(rate_bps=50e6, delay_s=0.02)
+DELIVERED = Link("a", "b", STATE, Trace((Row(0, 40e6),), opportunities=Opportunities((1, 2, 3))))
+
+
+@pytest.mark.pure
+def test_a_packet_delivery_trace_cannot_be_paused_but_resumed() -> None:
+    """As after a pause, and a swap to a network with such a trace."""
+    topology = SimpleNamespace(links={DELIVERED.name: DELIVERED})
+    testbed: Any = SimpleNamespace(network=SimpleNamespace(topology=topology), replay=MagicMock())
+    with pytest.raises(ApiProblem) as caught:
+        pause_replay(testbed, True)
+    assert caught.value.status == NOT_HERE
+    testbed.replay.pause.assert_not_called()
+    pause_replay(testbed, False)
+    testbed.replay.resume.assert_called_once()
