@@ -28,6 +28,9 @@ CHAIN = "testbed-shaping"
 JUMP = ("POSTROUTING", "-j", CHAIN)
 BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 FORMS = ("iptables-nft", "iptables-legacy", "iptables")
+#: The legacy form has one lock for all namespaces, and fails at once while another call holds it. The other form
+#: accepts the option and ignores it.
+WAIT = "--wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def working_form() -> str:
     complaints = []
     for form in FORMS:
         text = table_text([Rule("lo", "127.0.0.1", 0)])
-        complaint = _run(["unshare", "--net", f"{form}-restore", "--noflush"], text)
+        complaint = _run(["unshare", "--net", f"{form}-restore", WAIT, "--noflush"], text)
         if complaint is None:
             return form
         complaints.append(f"{form}: {complaint.splitlines()[0]}")
@@ -128,8 +131,8 @@ def _replace(netns: Path, rules: Collection[Rule]) -> str | None:
     form = working_form()
 
     def replace() -> str | None:
-        missing = _run([form, "-t", "mangle", "-C", *JUMP]) is not None
-        return _run([f"{form}-restore", "--noflush"], table_text(rules, jump=missing))
+        missing = _run([form, WAIT, "-t", "mangle", "-C", *JUMP]) is not None
+        return _run([f"{form}-restore", WAIT, "--noflush"], table_text(rules, jump=missing))
 
     try:
         return inside(netns, replace)
