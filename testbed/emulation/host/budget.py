@@ -283,7 +283,7 @@ def _step_seconds() -> dict[str, float]:
         program = f"import runpy, sys; sys.argv = ['', '{BATCH}']; runpy.run_module('{COST}', run_name='__main__')"
         client = engine.connect()
         try:
-            return dict(json.loads(python_output(client, ensure_worker_image(client), program)))
+            return dict(json.loads(python_output(client, ensure_worker_image(client, lambda _: None), program)))
         except DockerException as error:
             raise BudgetError(f"the duration of a training step could not be measured: {error}") from error
     command = [sys.executable, "-m", COST, str(BATCH)]

@@ -112,7 +112,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check. `fix` repairs a failure and returns what it did, or raises CannotFix."""
+    """One check. `fix` repairs a failure and returns what it did; an error that it raises says why it could not."""
 
     look: Callable[[Probes], Finding]
     fix: Callable[[], str] | None = None
@@ -148,6 +148,8 @@ def _attempt(check: Check) -> str:
         return check.fix()
     except CannotFix as error:
         return str(error)
+    except Exception as error:
+        return ending_of(error)[1]
 
 
 # Checks ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from decimal import ROUND_DOWN, ROUND_UP
 from pathlib import Path
@@ -175,6 +176,24 @@ def test_where_this_environment_has_no_pytorch_steps_are_measured_in_the_worker_
     monkeypatch.setattr(budget, "subprocess", None)
     found = budget._step_seconds()
     assert found.keys() <= PARAMETERS.keys() and found and all(seconds > 0 for seconds in found.values())
+
+
+@pytest.mark.pure
+def test_an_image_that_is_built_to_measure_steps_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The findings of `doctor --fix --json` go to standard output."""
+
+    def build(_: object, progress: Callable[[str], None] = print) -> str:
+        progress("building worker image")
+        return "testbed-worker"
+
+    monkeypatch.setattr(budget, "importlib", SimpleNamespace(util=SimpleNamespace(find_spec=lambda _: None)))
+    monkeypatch.setattr(budget, "engine", SimpleNamespace(connect=lambda: None))
+    monkeypatch.setattr(budget, "ensure_worker_image", build)
+    monkeypatch.setattr(budget, "python_output", lambda *_: b'{"cnn": 0.01}')
+    assert budget._step_seconds() == {"cnn": 0.01}
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.physics

@@ -27,8 +27,9 @@ from testbed import compiler
 from testbed.cli import CANNOT, app
 from testbed.emulation import label
 from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import ImageError
 from testbed.emulation.host import budget, doctor, fixes
-from testbed.emulation.host.doctor import Finding
+from testbed.emulation.host.doctor import Check, Finding
 from testbed.errors import ending_of
 from testbed.resources import SETUP
 from testbed.resources import SHARE as ROOT
@@ -168,6 +169,19 @@ def test_without_root_nothing_is_mended_and_each_says_why(tmp_path: Path, monkey
     assert findings["Docker engine"].fixable
     assert not findings["Docker engine"].fixed
     assert "sudo" in findings["Docker engine"].fix
+
+
+@pytest.mark.pure
+def test_a_fix_that_fails_says_why_whatever_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the worker image, in which a step's duration is measured, cannot be built."""
+
+    def fail(_: str) -> None:
+        raise ImageError("no room")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(budget, "measure_budget", fail)
+    check = Check(lambda _: Finding("budget", "not measured", "measure it"), lambda: fixes.measure_budget("userspace"))
+    assert doctor._attempt(check) == "no room"
 
 
 class Machine:
