@@ -50,10 +50,10 @@ PROGRAMS = {
 #: The Debian packages that make the worker image.
 IMAGE_PACKAGES = ("mmdebstrap", "debian-archive-keyring")
 
-#: The kernel modules that each backend needs.
+#: The kernel modules that each backend needs. `sch_tbf` limits the rate of the workers' own interfaces.
 MODULES = {
-    "netem": ("sch_netem", "sch_htb"),
-    "userspace": ("xt_NFQUEUE", "nfnetlink_queue", "br_netfilter", "sch_htb"),
+    "netem": ("sch_netem", "sch_htb", "sch_tbf"),
+    "userspace": ("xt_NFQUEUE", "nfnetlink_queue", "br_netfilter", "sch_tbf"),
 }
 
 #: The kernel modules of the switches that are not part of every kernel.

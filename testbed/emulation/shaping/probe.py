@@ -13,6 +13,7 @@ from testbed.emulation.network.namespace import Namespace, opened
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.shaping.base import Port, Shaper, ShapingError
 from testbed.emulation.shaping.netem import NetemShaper
+from testbed.emulation.shaping.tc import limit_rate
 from testbed.emulation.shaping.userspace import UserspaceShaper
 from testbed.link import LinkState
 
@@ -51,32 +52,48 @@ def _complaint(backend: type[Shaper]) -> str | None:
     try:
         with closing(Namespace()) as scratch, backend() as shaper:
             _make_site(scratch)
+            if (complaint := _worker_complaint(scratch)) is not None:
+                return complaint
             wan = Port("wan", scratch.path, "lo")
             access = Port("access", scratch.path, "w0", bridge="lan", address="10.0.0.2")
             shaper.attach({wan: _TRIAL, access: _TRIAL})
             shaper.apply({"wan": _TRIAL.scaled(2), "access": _TRIAL.scaled(2)})
             shaper.counters()
     except ShapingError as error:
-        return f"{error}. {_kernel_remedy()}" if backend is NetemShaper else str(error)
+        if backend is not NetemShaper:
+            return str(error)
+        return f"{error}. {_kernel_remedy('sch_netem', 'sch_htb')}, or use the userspace backend."
     except (RuntimeError, OSError) as error:
         return f"a scratch network namespace with a bridge could not be created: {error}"
     return None
 
 
 def _make_site(scratch: Namespace) -> None:
-    """Create a small site in the namespace: a router's way out (`lo`) and a worker's port on its bridge."""
+    """Create a small site in the namespace: a router's way out (`lo`) and a worker's wire to its bridge."""
     with closing(Netlink(scratch.path)) as netlink, opened(scratch.holder) as there:
         netlink.apply(device.bridge("lan"), device.veth("w0", None, "eth0", None, there))
         netlink.apply(device.up(netlink.index("lo")), device.plugged(netlink.index("w0"), netlink.index("lan")))
 
 
-def _kernel_remedy() -> str:
-    """Return how to get netem for this kernel, by the distribution that built it."""
+def _worker_complaint(scratch: Namespace) -> str | None:
+    """Limit the rate of the worker's own interface, as both backends need; return None on success, else the remedy."""
+    with closing(Netlink(scratch.path)) as netlink:
+        index = netlink.index("eth0")
+        try:
+            netlink.apply(limit_rate(index, _TRIAL.rate_bps))
+        except OSError as error:
+            why = f"the rate of a worker's interface could not be limited: {error.strerror}"
+            return f"{why}. {_kernel_remedy('sch_tbf')}."
+    return None
+
+
+def _kernel_remedy(*modules: str) -> str:
+    """Return how to get queueing disciplines for this kernel, by the distribution that built it."""
     release, package = platform.release(), package_here()
     if package is None:
-        how = "rebuild it with CONFIG_NET_SCH_NETEM and CONFIG_NET_SCH_HTB"
+        how = f"rebuild it with {' and '.join(f'CONFIG_NET_{module.upper()}' for module in modules)}"
     elif package.restart:
         how = f"install {package.name} and restart with that kernel"
     else:
-        how = f"install {package.name} and run modprobe sch_netem"
-    return f"Kernel {release} lacks sch_netem or sch_htb: {how}, or use the userspace backend."
+        how = f"install {package.name} and run modprobe -a {' '.join(modules)}"
+    return f"Kernel {release} lacks {' or '.join(modules)}: {how}"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
-from testbed.emulation.shaping import available_backends
-
-pytestmark = pytest.mark.system
+from testbed.emulation.host.kernel import KernelPackage
+from testbed.emulation.shaping import available_backends, probe
+from tests.emulation.recorder import Recorder
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,15 +45,18 @@ def complaint_without_module(folder: Path, modprobe: str) -> str | None:
     return complaint
 
 
+@pytest.mark.system
 def test_the_userspace_backend_works_here() -> None:
     assert available_backends()["userspace"] is None
 
 
+@pytest.mark.system
 def test_what_a_workers_port_needs_is_loaded(tmp_path: Path) -> None:
     assert complaint_without_module(tmp_path, f"{SHOW} && touch {tmp_path}/loaded") is None
     assert (tmp_path / "loaded").exists()
 
 
+@pytest.mark.system
 def test_what_cannot_be_loaded_is_found_out_beforehand_and_named(tmp_path: Path) -> None:
     refusal = "{ echo 'modprobe: FATAL: Module br_netfilter not found.' >&2; exit 1; }"
     complaint = complaint_without_module(tmp_path, refusal)
@@ -59,3 +64,40 @@ def test_what_cannot_be_loaded_is_found_out_beforehand_and_named(tmp_path: Path)
     assert "modprobe br_netfilter" in complaint
     assert "CONFIG_BRIDGE_NETFILTER" in complaint
     assert "FATAL: Module br_netfilter not found" in complaint
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("package", "remedy"),
+    [(None, "CONFIG_NET_SCH_TBF"), (KernelPackage("linux-modules-extra-6.1"), "modprobe -a sch_tbf")],
+)
+def test_a_kernel_that_limits_no_workers_interface_is_found_out_beforehand(
+    package: KernelPackage | None, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netlink = MagicMock()
+    netlink.apply.side_effect = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(probe, "Namespace", MagicMock())
+    monkeypatch.setattr(probe, "_make_site", lambda _: None)
+    monkeypatch.setattr(probe, "Netlink", lambda _: netlink)
+    monkeypatch.setattr(probe, "limit_rate", lambda *_: "the rate limit")
+    monkeypatch.setattr(probe, "package_here", lambda: package)
+    complaint = probe._complaint(Recorder)
+    netlink.apply.assert_called_once_with("the rate limit")
+    assert complaint is not None and remedy in complaint and "sch_netem" not in complaint
+
+
+@pytest.mark.pure
+def test_netem_asks_for_its_modules_or_the_other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(Recorder):
+        def attach(self, ports: object) -> None:
+            raise probe.ShapingError("refused")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for name in ("Namespace", "Netlink", "_make_site", "limit_rate"):
+        monkeypatch.setattr(probe, name, MagicMock())
+    monkeypatch.setattr(probe, "NetemShaper", Refused)
+    monkeypatch.setattr(probe, "package_here", lambda: None)
+    complaint = probe._complaint(Refused)
+    assert complaint is not None
+    assert "CONFIG_NET_SCH_NETEM and CONFIG_NET_SCH_HTB" in complaint and "userspace" in complaint
