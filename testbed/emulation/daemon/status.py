@@ -75,7 +75,9 @@ def sections(testbed: Testbed, kind: str) -> dict[str, dict[str, Any]]:
 def status(testbed: Testbed, kind: str) -> NetworkStatus:
     """Return the network's overview, its hosts and its links."""
     found = sections(testbed, kind)
-    found["network"]["replay"]["late_ms_p99"] = _p99_ms(testbed.network.links_in_force.lateness(LAST_TICKS))
+    lateness = testbed.network.links_in_force.lateness(LAST_TICKS)  # also of removed links, for a run's verdict
+    replayed = (name for name, link in found["links"].items() if link["replayed"])
+    found["network"]["replay"]["late_ms_p99"] = _p99_ms(lateness.get(name, ()) for name in replayed)
     return NetworkStatus(
         **found["network"],
         hosts=found["hosts"],
@@ -174,7 +176,7 @@ def _counts(counters: LinkCounters) -> dict[str, int]:
     return {name: getattr(counters, name) for name in COUNTED}
 
 
-def _p99_ms(lateness: Mapping[str, Iterable[float]]) -> float | None:
-    """Return the 99th percentile over all links' remembered ticks in ms; None if nothing is replayed."""
-    late = sorted(seconds for ticks in lateness.values() for seconds in ticks)
+def _p99_ms(lateness: Iterable[Iterable[float]]) -> float | None:
+    """Return the 99th percentile over the remembered ticks of links in ms; None if there are none."""
+    late = sorted(seconds for ticks in lateness for seconds in ticks)
     return round(late[int(0.99 * (len(late) - 1))] * 1e3, 3) if late else None
