@@ -13,12 +13,11 @@ from pathlib import Path
 
 import docker
 
-from containers.dist import SOURCE, DistError, build
+from containers.dist import SOURCE, build
 from testbed import compiler
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import (
     ROOT,
-    ImageError,
     Progress,
     base_recipe,
     build_image,
@@ -34,6 +33,7 @@ from testbed.emulation.containers.image import (
     timed_progress,
     wheelhouse,
 )
+from testbed.emulation.errors import run_program
 from testbed.emulation.host.doctor import IMAGE_PACKAGES, PROGRAMS
 from testbed.resources import __version__
 
@@ -79,18 +79,13 @@ def _source() -> Iterator[Path]:
         yield from (path for path in found if path.is_file() and path.suffix != ".pyc")
 
 
-def main() -> int:
-    """Build the image, tag it NAME too, and print its size. Returns 3 where this machine can't."""
-    try:
-        client = engine.connect()
-        image = client.images.get(ensure_ci_image(client))
-        image.tag(NAME, __version__)
-        print(f"{NAME}:{__version__}, which is {image.tags[0]}: {image.attrs['Size'] / 1e6:.0f} MB")
-    except (DistError, engine.EngineError, ImageError) as error:
-        print(error, file=sys.stderr)
-        return 3
-    return 0
+def main() -> None:
+    """Build the image, tag it NAME too, and print its size."""
+    client = engine.connect()
+    image = client.images.get(ensure_ci_image(client))
+    image.tag(NAME, __version__)
+    print(f"{NAME}:{__version__}, which is {image.tags[0]}: {image.attrs['Size'] / 1e6:.0f} MB")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

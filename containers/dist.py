@@ -21,9 +21,9 @@ import docker
 
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import ROOT, ensure_worker_image
-from testbed.emulation.errors import EmulationError
+from testbed.emulation.errors import ending_of
 from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.errors import CANNOT, FAILED
+from testbed.errors import CANNOT, FAILED, DetailedError
 
 DIST = ROOT / "dist"
 
@@ -45,8 +45,10 @@ ASKED = (
 INTERRUPTED = 130
 
 
-class DistError(Exception):
+class DistError(DetailedError):
     """The wheel or the source archive cannot be built; the text has the output of setuptools."""
+
+    exit_code = CANNOT
 
 
 def build(target: Path = DIST) -> tuple[Path, Path]:
@@ -117,12 +119,16 @@ def exit_code(work: Callable[[], bool], left: str = "") -> int:
     try:
         with interruptible():
             return 0 if work() else FAILED
-    except (DistError, EmulationError, FileExistsError) as error:
+    except FileExistsError as error:
         print(error, file=sys.stderr)
         return CANNOT
     except Interrupted as signal_:
         print(f"interrupted ({signal_}){left}", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        code, text = ending_of(error)
+        print(text, file=sys.stderr)
+        return code
 
 
 def build_and_try() -> bool:

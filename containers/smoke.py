@@ -189,8 +189,9 @@ def inner_engine(container: Container, folder: Path) -> docker.DockerClient:
     return docker.DockerClient(base_url=where)
 
 
-def bring_images(outer: docker.DockerClient, inner: docker.DockerClient, tags: Iterable[str]) -> None:
+def bring_images(outer: docker.DockerClient, inner: docker.DockerClient, names: Iterable[str]) -> None:
     """Load these images into the inner engine, unless it has them, and remove all others."""
+    tags = [tag_of(outer, name) for name in names]
     for tag in tags:
         if not exists(inner, tag):
             print(f"bringing {tag} into the container's engine")
@@ -199,6 +200,19 @@ def bring_images(outer: docker.DockerClient, inner: docker.DockerClient, tags: I
     for image in inner.images.list():
         if not set(tags) & set(image.tags):
             inner.images.remove(str(image.id), force=True)
+
+
+def tag_of(client: docker.DockerClient, name: str) -> str:
+    """Return the tag of a named image as engines list it: `debian:latest` for `debian`.
+
+    Raises:
+        SmokeError: the image has no tag.
+    """
+    tags = client.images.get(name).tags
+    if not tags:
+        remedy = "give it one (docker tag), and set BASE_IMAGE to the tag"
+        raise SmokeError(f"the image {name} has no tag, by which the engine in the container would find it: {remedy}")
+    return next((tag for tag in (name, f"{name}:latest") if tag in tags), tags[0])
 
 
 def execute(client: docker.DockerClient, container: Container, command: Sequence[str]) -> int:

@@ -14,7 +14,6 @@ import docker
 
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import (
-    ImageError,
     Progress,
     ensure_worker_image,
     packages_in,
@@ -22,6 +21,7 @@ from testbed.emulation.containers.image import (
     renew_worker_image,
 )
 from testbed.emulation.containers.requirements import changes
+from testbed.emulation.errors import run_program
 
 
 def update(client: docker.DockerClient, progress: Progress = print) -> list[str]:
@@ -37,15 +37,10 @@ def update(client: docker.DockerClient, progress: Progress = print) -> list[str]
     return list(changes(old, new))
 
 
-def main() -> int:
-    """Renew the image and print the changes. Returns 3 where this machine can't."""
-    try:
-        print(*(update(engine.connect()) or ["worker image: nothing changed"]), sep="\n")
-    except (engine.EngineError, ImageError) as error:
-        print(error, file=sys.stderr)
-        return 3
-    return 0
+def main() -> None:
+    """Renew the image and print the changes."""
+    print(*(update(engine.connect()) or ["worker image: nothing changed"]), sep="\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

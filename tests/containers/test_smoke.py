@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import docker
 import pytest
+from docker.errors import ImageNotFound
 
 from containers import smoke
 from testbed.emulation.containers import engine
@@ -25,6 +29,52 @@ from testbed.emulation.label import LABEL
 )
 def test_what_the_bounding_set_lacks_is_named(bounding: str, lacking: list[str]) -> None:
     assert smoke.missing_capabilities(f"CapEff:\t0\nCapBnd:\t{bounding}\nCapAmb:\t0\n") == lacking
+
+
+class Images:
+    """The images of an engine, each a name with its tags."""
+
+    def __init__(self, **tags: list[str]) -> None:
+        self.there = [SimpleNamespace(id=name, tags=its, save=partial(_save, its)) for name, its in tags.items()]
+        self.loaded: list[str] = []
+        self.removed: list[str] = []
+
+    def get(self, name: str) -> SimpleNamespace:
+        found = [image for image in self.there if name in (image.id, *image.tags)]
+        if not found:
+            raise ImageNotFound(name)
+        return found[0]
+
+    def list(self) -> list[SimpleNamespace]:
+        return [*self.there, *(SimpleNamespace(id=tag, tags=[tag]) for tag in self.loaded)]
+
+    def load(self, saved: str) -> None:
+        self.loaded.append(saved)
+
+    def remove(self, name: str, force: bool) -> None:
+        self.removed.append(name)
+
+
+def _save(tags: list[str], named: str) -> str:
+    assert named in tags, "as Docker's client has it"
+    return named
+
+
+@pytest.mark.pure
+def test_an_image_is_brought_under_the_tag_that_its_name_stands_for() -> None:
+    outer = Images(torch=["mine:1", "torch:latest"], worker=["worker"], digest=["kept:2"])
+    inner = Images(old=["old:latest"])
+    engines: list[Any] = [SimpleNamespace(images=images) for images in (outer, inner)]
+    smoke.bring_images(*engines, ["worker", "torch", "digest"])
+    assert inner.loaded == ["worker", "torch:latest", "kept:2"]
+    assert inner.removed == ["old"]
+
+
+@pytest.mark.pure
+def test_an_image_without_a_tag_is_refused() -> None:
+    client: Any = SimpleNamespace(images=Images(torch=[]))
+    with pytest.raises(smoke.SmokeError, match="torch"):
+        smoke.tag_of(client, "torch")
 
 
 @pytest.fixture
