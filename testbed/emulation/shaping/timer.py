@@ -23,8 +23,6 @@ from testbed.emulation.network.netlink import NetlinkRequest
 from testbed.emulation.process import await_end, how_it_ended
 from testbed.emulation.shaping.base import Applied, ShapingError
 
-#: The largest message: some 1,300 future states take 400 KB.
-MESSAGE_BYTES = 8 << 20
 ANSWER_TIMEOUT_S = 10.0
 
 _LENGTH = 8
@@ -40,7 +38,7 @@ class TimedRequests(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A message to the timer's process, whose parts the process does at one instant.
+    """A message to the timer's process, whose parts the process does at one instant. 1,300 future states take 400 KB.
 
     Attributes:
         forget: The links whose queued requests are dropped first.
@@ -128,9 +126,8 @@ def send(channel: socket.socket, value: object) -> None:
 def receive(channel: socket.socket) -> object:
     """Return the next value that `send` sent over the socket; None if the other end has closed it."""
     head = _exactly(channel, _LENGTH)
-    if not head or (length := int.from_bytes(head)) > MESSAGE_BYTES:
-        return None
-    return pickle.loads(_exactly(channel, length))  # safe: the other end is our own parent or child
+    data = head and _exactly(channel, int.from_bytes(head))
+    return pickle.loads(data) if data else None  # safe: the other end is our own parent or child
 
 
 def _exactly(channel: socket.socket, count: int) -> bytes:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
+from testbed.emulation.network.netlink import NetlinkRequest
 from testbed.emulation.shaping import ShapingError
-from testbed.emulation.shaping.timer import Batch, Timer, TimerAnswer
+from testbed.emulation.shaping.timer import Batch, TimedRequests, Timer, TimerAnswer, receive
 from tests.waiting import stop
 
 pytestmark = pytest.mark.local
@@ -24,3 +30,20 @@ def test_one_that_does_not_answer_is_ended() -> None:
         assert timer.failure() is not None
     finally:
         timer.close()
+
+
+def test_the_rows_of_many_links_come_in_one_message() -> None:
+    """As of 70,000 rows, which are 9 MB."""
+    requests = (NetlinkRequest(0, 0, bytes(9_000_000)),)
+    rows = TimedRequests(time.monotonic() + 3600, Path("/proc/self/ns/net"), requests)
+    with closing(Timer()) as timer:
+        assert timer.ask(Batch(coming={"a->b": [rows]})) == TimerAnswer([], None)
+        assert timer.ask(Batch(forget=["a->b"])) == TimerAnswer([], None)
+
+
+def test_an_end_in_the_middle_of_a_message_is_an_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall((100).to_bytes(8) + b"half")
+        theirs.close()
+        assert receive(ours) is None
