@@ -46,6 +46,8 @@ class Recorder:
         self.swaps: list[dict[str, Any]] = []
         self.informed: list[tuple[Any, Any]] = []
 
+    def check(self, change: LinkChange) -> None: ...
+
     def change(self, change: LinkChange) -> LinkChange:
         self.said.append(("change", change.link, change.rate))
         return change

@@ -69,8 +69,11 @@ def change_links(
 ) -> None:
     """Change the values of links, which override their traces, and take physical pairs of two sites down or up.
 
-    `on_event` is called after each change.
+    `on_event` is called after each change. No change is made if one of them would be refused.
     """
+    changes = list(changes)
+    for change in changes:
+        network.links_in_force.check(change)
     for change in changes:
         changed = network.links_in_force.change(change).values()
         on_event("change", change.link, changed=changed)

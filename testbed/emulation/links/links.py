@@ -142,6 +142,15 @@ class Links:
         with self._lock:
             self._collect()
 
+    def check(self, change: LinkChange) -> None:
+        """Raise the error with which `change` would refuse these values.
+
+        Raises:
+            KeyError: The link is not there.
+        """
+        with self._lock:
+            self._check(change.link)
+
     def change(self, change: LinkChange) -> LinkChange:
         """Put values in force that override the trace.
 
@@ -152,8 +161,7 @@ class Links:
             KeyError: The link is not there.
         """
         with self._lock:
-            if change.link not in self._links:
-                raise KeyError(f"the network has no link {change.link}; its links: {', '.join(sorted(self._links))}")
+            self._check(change.link)
             earlier = self._changes.get(change.link)
             self._changes[change.link] = change if earlier is None else change.after(earlier)
             self._collect()
@@ -199,6 +207,10 @@ class Links:
         """Return the seconds by which each link's `last` newest rows were late."""
         with self._lock:
             return {name: list(late)[-last:] for name, late in self._late.items()}
+
+    def _check(self, name: str) -> None:
+        if name not in self._links:
+            raise KeyError(f"the network has no link {name}; its links: {', '.join(sorted(self._links))}")
 
     def _configure(self, link: Link) -> None:
         """Register a link, with its trace's row at the present time if it has a trace."""

@@ -182,6 +182,11 @@ class HostPart(Testbed):
         """Continue this part's traces from where they were held."""
         self.replay.resume(self._traced())
 
+    def check(self, change: LinkChange) -> None:
+        """Raise ShapingError for a delay below the link's floor."""
+        if change.delay is not None:
+            check_delay(change.link, change.delay, self.request.floor_s(change.link))
+
     def change(self, change: LinkChange) -> LinkState:
         """Change a link that begins here, and return the state then in force.
 
@@ -189,8 +194,7 @@ class HostPart(Testbed):
             KeyError: The link does not begin here.
             ShapingError: The delay is below the link's floor; nothing has changed.
         """
-        if change.delay is not None:
-            check_delay(change.link, change.delay, self.request.floor_s(change.link))
+        self.check(change)
         self.network.links_in_force.change(change)
         return self.network.links_in_force.states()[change.link]
 

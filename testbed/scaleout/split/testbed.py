@@ -197,6 +197,11 @@ class SplitLinks(Links):
         super().__init__(shaper, lambda *_: None)
         self._hosts, self._host_of = hosts, host_of
 
+    def check(self, change: LinkChange) -> None:
+        """Raise the error with which a change would be refused, here or on the link's host."""
+        super().check(change)
+        self._hosts.call(self._host_of[link_ends(change.link)[0]], "part.check", change)
+
     def change(self, change: LinkChange) -> LinkChange:
         """Change a link on its host. Raises the host's error, and then nothing has changed."""
         own = self._host_of[link_ends(change.link)[0]]
