@@ -30,7 +30,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from benchmarks.support.campaign import Campaign, Enough, Watch, is_late, load, run_of, without_curves
+from benchmarks.support.campaign import Campaign, Enough, Watch, load, run_of, without_curves
 from benchmarks.support.cpn.cells import SCALES, SEEDS, SIMULATED_SEEDS, TASKS, Cell, Goal, cells, simulated_cells
 from benchmarks.support.cpn.protocols import PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, rule_table, said, seconds_to, table
@@ -38,7 +38,7 @@ from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.program import run_program
 from benchmarks.support.table import progress, show
-from testbed.run.conclusion.summary import wan_bytes
+from testbed.run.conclusion.summary import late_part, wan_bytes
 from testbed.run.conclusion.verdict import STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.simulation.simulate import train
@@ -109,7 +109,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
         "epochs": sorted({report["epoch"] for report in reports}),
         "rounds_to_swap": under.number if under else None,
         "rounds_inside": under.inside if under else None,
-        "late": mean(is_late(report, declared[report["member"]]) for report in reports),
+        "late": late_part(reports, declared),
         "curve": curve,
     }
 

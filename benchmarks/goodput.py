@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 import yaml
 from numpy import interp
 
-from benchmarks.support.campaign import Campaign, is_late, without_curves
+from benchmarks.support.campaign import Campaign, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.goodput import settings
 from benchmarks.support.goodput.faults import drawn
@@ -52,13 +52,13 @@ from benchmarks.support.program import run_program
 from benchmarks.support.systems.cells import System
 from benchmarks.support.table import Table, progress, show
 from benchmarks.support.wans import TOPOLOGY, Wan
-from testbed.run.conclusion.verdict import STEP_OVERRUN
 from testbed.run.directory import RUNS
 from testbed.run.view import declared_view
 from testbed.schemes.assignment import best_reached
 from testbed.spec.topology import Topology
 from testbed.spec.train import PARAMETERS
 from testbed.telemetry.store import read_records
+from testbed.workload import STEP_OVERRUN
 from tests.chaos import checker
 from tests.chaos.case import Case
 from tests.chaos.history import Execution, History
@@ -245,7 +245,7 @@ def own_rounds(directory: Path) -> Iterator[Round]:
         metrics, spent_s = report["metrics"], report["compute_s"] + report["paced_s"]
         steps = metrics.get("steps")  # of members that gossip
         samples = metrics.get("samples_per_s", 0.0) * spent_s if steps is None else settings.BATCH * steps
-        late = is_late(report, settings.STEP_S)
+        late = report["late_s"] > STEP_OVERRUN * max(settings.STEP_S, spent_s)
         yield Round(report["finished_s"], report["member"], report["round"], samples, metrics.get("test_loss"), late)
 
 

@@ -30,7 +30,8 @@ from benchmarks.support.paired import interval
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, show
 from testbed.run.conclusion.conclude import conclude
-from testbed.run.conclusion.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
+from testbed.run.conclusion.summary import late_part
+from testbed.run.conclusion.verdict import STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.telemetry.store import read_records
 from testbed.worker.pace import Slowness
@@ -181,7 +182,7 @@ def figures_of(directory: Path) -> dict[str, Any]:
         "final_accuracy": summary["training"]["final_accuracy"],
         "seconds_to_target": learned[0] if learned else None,
         "widest_gap": (summary["sync"].get("gap") or {}).get("widest"),
-        "late": mean(report["late_s"] > STEP_OVERRUN * STEP_S for report in reports),
+        "late": late_part(reports, dict.fromkeys(iteration, STEP_S)),
         "verdict": summary["verdict"],
         "reasons": summary["reasons"],
         "curve": curve,

@@ -32,12 +32,13 @@ from numpy import interp
 from rich.console import Console
 
 from benchmarks.results import RESULTS, Entry, entries
-from benchmarks.support.campaign import Campaign, is_late, run_of, without_curves
+from benchmarks.support.campaign import Campaign, run_of, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, show
 from testbed.run.conclusion.conclude import conclude
+from testbed.run.conclusion.summary import late_part
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.terminal.display import Display
 from testbed.simulation.simulate import check_supported, train
@@ -187,7 +188,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
         "sent": median(sent.values()) / steps,
         "computing": 100 * sum(computed.values()) / (len(declared) * (ended - began)),
         "curve": curve,
-        "late": mean(is_late(report, declared[report["member"]]) for report in reports),
+        "late": late_part(reports, declared),
     }
 
 

@@ -36,6 +36,8 @@ from statistics import geometric_mean, mean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast, get_args
 
+from msgspec import structs
+
 from benchmarks.support.campaign import Campaign
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options, numbers
@@ -47,7 +49,8 @@ from benchmarks.support.window import MODES, Cell, measure, simulate
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score
 from testbed.report.score import Score
-from testbed.run.conclusion.verdict import CPU_BUSY, STEP_OVERRUN
+from testbed.run.conclusion.summary import late_part
+from testbed.run.conclusion.verdict import CPU_BUSY
 from testbed.run.directory import RUNS
 from testbed.spec.experiment import Experiment
 
@@ -91,7 +94,7 @@ def figures_of(record: RunRecord, experiment: Experiment, window_s: float = inf)
     cpu = [sample.cpu for sample in record.samples if sample.cpu is not None]
     return {
         **_outcome(record, window_s),
-        "late": mean(report.late_s > STEP_OVERRUN * declared[report.member] for report in record.reports),
+        "late": late_part([structs.asdict(report) for report in record.reports], declared),
         "starved": mean(busy > CPU_BUSY for busy in cpu),
         "cpu": mean(cpu),
     }

@@ -216,7 +216,7 @@ class Report(ControlMessage, frozen=True):
     peers: Annotated[tuple[PeerSample, ...], Meta(max_length=MOST_MEMBERS)] = ()
     #: The loss, and the accuracy where the round was evaluated.
     metrics: Metrics = {}
-    #: How long after its declared time the step ended.
+    #: How long after its declared end the worst of the steps before the round ended.
     late_s: Seconds = 0.0
     #: The time that the round's connections spent in sending and receiving chunks, and the time spent in adding them.
     #: Each is a sum over threads that work at the same time.
@@ -229,6 +229,9 @@ class Report(ControlMessage, frozen=True):
     arrivals: Trains = {}
     #: The drift in a round among all that merged local steps.
     drift: Annotated[tuple[FragmentDrift, ...], Meta(max_length=MOST_FRAGMENTS)] = ()
+    #: The number of the steps before the round, and of those that took longer than declared.
+    steps: Count = 0
+    late_steps: Count = 0
 
     @property
     def named(self) -> set[str]:

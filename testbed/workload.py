@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+#: A step is late if it exceeds its declared time by this fraction of it.
+STEP_OVERRUN = 0.10
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:

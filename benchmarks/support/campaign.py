@@ -22,7 +22,6 @@ from benchmarks.support.table import progress
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import Fleet
 from testbed.emulation.containers.image import ensure_worker_image
-from testbed.run.conclusion.verdict import STEP_OVERRUN
 from testbed.run.directory import RunDirectory
 from testbed.run.run import Run
 from testbed.run.terminal.display import Display, Snapshot, time_left, time_left_text
@@ -44,8 +43,8 @@ AnyCell = TypeVar("AnyCell", bound=Cell)
 class Campaign:
     """The figures of cells by their keys, in a file.
 
-    A cell with more than `most_late` of its rounds late is not kept: its compute was not as declared, so seeds do not
-    pair.
+    A cell is not kept if its `late`, the part of its steps that took longer than declared, exceeds `most_late`: its
+    compute was not as declared, so seeds do not pair.
     """
 
     def __init__(self, file: Path, most_late: float = 1.0) -> None:
@@ -88,17 +87,11 @@ class Campaign:
                 self.keep(cell.key, {"containers": server is None, **measure(cell, server)})
 
     def keep(self, key: str, found: Mapping[str, Any]) -> None:
-        """Keep a cell's figures, unless too many of its rounds were late."""
+        """Keep a cell's figures, unless too many of its steps were late."""
         if found["late"] > self._most_late:
-            progress(f"not kept: {found['late']:.0%} of its rounds had late steps, other work held the host up")
+            progress(f"not kept: {found['late']:.0%} of its steps were late, other work held the host up")
             return
         write_json(self._file, {**self.read(), key: found})
-
-
-def is_late(report: Mapping[str, Any], step_s: float) -> bool:
-    """Return whether a step of the round exceeded the tolerance for a step, or for all steps of the round."""
-    round_s: float = report["compute_s"] + report["paced_s"]
-    return float(report["late_s"]) > STEP_OVERRUN * max(step_s, round_s)
 
 
 def without_curves(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -137,6 +137,8 @@ class SimulatedSession:
         paced_s: float = 0.0,
         late_s: float = 0.0,
         drift: tuple[FragmentDrift, ...] = (),
+        steps: int = 0,
+        late_steps: int = 0,
     ) -> bool:
         """End a step. How long it took on this machine does not count."""
         self.add(EndStep(dict(metrics or {}), drift))

@@ -21,12 +21,16 @@ class StepReport:
 
     #: Figures to keep, such as the loss.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
-    #: Seconds for which the steps computed, waited to match a declared speed, and exceeded that speed's time.
+    #: Seconds for which the steps computed, and waited to match a declared speed.
     compute_s: float = 0.0
     paced_s: float = 0.0
+    #: Seconds by which the worst step ended after its declared end.
     late_s: float = 0.0
     #: The member's distances from the mean in the rounds that merged the steps.
     drift: tuple[FragmentDrift, ...] = ()
+    #: The number of the steps, and of those that took longer than declared.
+    steps: int = 0
+    late_steps: int = 0
 
 
 class RoundReports:
@@ -94,6 +98,8 @@ class RoundReports:
             compute_s=steps.compute_s,
             paced_s=steps.paced_s,
             late_s=steps.late_s,
+            steps=steps.steps,
+            late_steps=steps.late_steps,
             sent_bytes=tally.sent_bytes,
             received_bytes=tally.received_bytes,
             send_s=tally.send_s,

@@ -264,6 +264,8 @@ class Session(ControlledMember, StrategyMethods):
         paced_s: float = 0.0,
         late_s: float = 0.0,
         drift: tuple[FragmentDrift, ...] = (),
+        steps: int = 0,
+        late_steps: int = 0,
     ) -> bool:
         """Report the last round, and the steps before it, to the controller.
 
@@ -274,8 +276,10 @@ class Session(ControlledMember, StrategyMethods):
             metrics: Figures to keep, such as the loss; up to 64.
             compute_s: Seconds for which the steps computed.
             paced_s: Seconds for which the steps were held back to a declared speed.
-            late_s: Seconds by which the steps missed the declared speed.
+            late_s: Seconds by which the worst step ended after its declared end.
             drift: What the strategy's `drift` returned.
+            steps: The number of the steps.
+            late_steps: The number of the steps that took longer than declared.
 
         Returns:
             False if there was no round to report.
@@ -283,7 +287,8 @@ class Session(ControlledMember, StrategyMethods):
         Raises:
             ValueError: There are more metrics than a report has room for.
         """
-        return self._reports.tell(StepReport(checked_metrics(metrics or {}), compute_s, paced_s, late_s, drift))
+        known = checked_metrics(metrics or {})
+        return self._reports.tell(StepReport(known, compute_s, paced_s, late_s, drift, steps, late_steps))
 
     def _tell_arrivals(self) -> None:
         with suppress(OSError):  # while the controller is away; `tell` logs the outage

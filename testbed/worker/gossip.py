@@ -106,10 +106,15 @@ class PacedSteps:
         change = gathered(self._model).sub_(parameters)
         computed_s = time.monotonic() - began
         paced = self._pace.reach(factor)
-        late_s = max(self._figures.late_s, paced.late_s)
-        newest = {**self._figures.metrics, **metrics, "steps": 1.0 + (self._figures.metrics.get("steps") or 0.0)}
+        before = self._figures
+        steps = before.steps + 1
         self._figures = StepFigures(
-            self._figures.compute_s + computed_s, self._figures.paced_s + paced.slept_s, late_s, newest
+            compute_s=before.compute_s + computed_s,
+            paced_s=before.paced_s + paced.slept_s,
+            late_s=max(before.late_s, paced.late_s),
+            metrics={**before.metrics, **metrics, "steps": float(steps)},
+            steps=steps,
+            late_steps=before.late_steps + paced.is_late,
         )
         return change
 

@@ -104,7 +104,7 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
         told = metrics | described | spent.rate(work.batch)
         if session.plan.training is not None:
             told |= {**followed, "steps": float(number)}
-        if session.report(told, spent.compute_s, spent.slept_s, spent.late_s, drift):
+        if session.report(told, spent.compute_s, spent.slept_s, spent.late_s, drift, spent.steps, spent.late_steps):
             spent, described, drift = Spent(), {}, strategy.drift()
     return metrics
 
@@ -156,9 +156,10 @@ class Spent:
 
     compute_s: float = 0.0
     slept_s: float = 0.0
-    #: The lateness of the latest step.
+    #: Seconds by which the worst step ended after its declared end.
     late_s: float = 0.0
     steps: int = 0
+    late_steps: int = 0
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -172,6 +173,7 @@ class Spent:
         self.steps += 1
         self.slept_s += paced.slept_s
         self.late_s = max(self.late_s, paced.late_s)
+        self.late_steps += paced.is_late
 
     def rate(self, batch: int) -> dict[str, float]:
         """Return the samples per second of the steps so far, as measured, as a metric."""

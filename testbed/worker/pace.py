@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from testbed.workload import Workload
+from testbed.workload import STEP_OVERRUN, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,10 @@ class Paced:
 
     #: Seconds slept until the declared end; 0 for a late step.
     slept_s: float
-    #: Seconds by which the step was late.
+    #: Seconds by which the step ended after its declared end.
     late_s: float
+    #: Whether `late_s` is more than STEP_OVERRUN of the step's own declared time.
+    is_late: bool = False
 
 
 class Pace:
@@ -60,9 +62,10 @@ class Pace:
         """Wait until the step's declared end. This step's declared time is `factor` times that of the others."""
         if not self._step_s:
             return Paced(0.0, 0.0)
-        left = self._began + self._step_s * factor - self._clock()
+        declared_s = self._step_s * factor
+        left = self._began + declared_s - self._clock()
         if left <= 0:
-            return Paced(0.0, -left)
+            return Paced(0.0, -left, is_late=-left > STEP_OVERRUN * declared_s)
         self._sleep(left)
         return Paced(left, 0.0)
 

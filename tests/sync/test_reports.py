@@ -7,8 +7,11 @@ from math import ceil
 from random import Random
 
 import pytest
+import torch
 
-from testbed.sync.reports import EACH_S, ProgressReporter
+from testbed.protocol import Report
+from testbed.sync.allreduce.round import RoundResult, Tally
+from testbed.sync.reports import EACH_S, ProgressReporter, RoundReports, StepReport
 from tests.sync.simulated_time import SimulatedTime
 from tests.waiting import PATIENCE_S
 
@@ -47,6 +50,16 @@ def test_rounds_that_overlap_are_reported_until_the_last_ends() -> None:
 def test_rounds_between_two_multiples_are_not_reported() -> None:
     rounds = [(EACH_S * number + 0.05, EACH_S * number + 0.2) for number in range(100)]
     assert reports_of(rounds) == []
+
+
+@pytest.mark.pure
+def test_the_last_of_several_rounds_is_reported_with_the_steps() -> None:
+    told: list[Report] = []
+    reports = RoundReports("a", tuple, dict, told.append)
+    for number in (1, 2):
+        reports.add(RoundResult(torch.zeros(1), number, 0, True, 1.0, 2.0, 0, 0, (), Tally()))
+    reports.tell(StepReport(steps=8, late_steps=3))
+    assert [(report.round, report.steps, report.late_steps) for report in told] == [(1, 0, 0), (2, 8, 3)]
 
 
 @pytest.mark.local

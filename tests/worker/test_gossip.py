@@ -25,6 +25,7 @@ def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: P
         parameters = parameters + steps(parameters, iteration)
     figures = steps.figures()
     assert {"test_loss", "loss"} <= figures.metrics.keys() and figures.metrics["steps"] == 2
+    assert (figures.steps, figures.late_steps) == (2, 0)
     steps(parameters, 5)
     assert steps.figures().metrics.keys() == {"loss", "steps"}
 

@@ -39,7 +39,15 @@ def test_a_step_that_took_longer_is_late() -> None:
     pace = Pace(0.5, lambda: time.now, time.sleep)
     pace.begin()
     time.now += 0.75
-    assert pace.reach() == Paced(0.0, pytest.approx(0.25))
+    assert pace.reach() == Paced(0.0, pytest.approx(0.25), is_late=True)
+
+
+@pytest.mark.parametrize(("factor", "took_s", "late"), [(6.0, 0.37, False), (6.0, 0.40, True), (1.0, 0.07, True)])
+def test_a_step_is_late_by_its_own_declared_time(factor: float, took_s: float, late: bool) -> None:
+    time = Time()
+    pace = Pace(0.06, lambda: time.now, time.sleep)
+    time.now += took_s
+    assert pace.reach(factor).is_late is late
 
 
 def test_what_is_aside_belongs_to_no_step() -> None:

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Hello, Job, Report
 from testbed.starts import new_scheme
+from testbed.worker.loop import Spent
+from testbed.worker.pace import Paced
 from tests.program import ForkedProgram, preload, spawn
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
@@ -125,6 +127,14 @@ def test_a_declared_step_time_is_kept(tmp_path: Path) -> None:
     for report in controller.reports():
         assert report.paced_s > 0 or report.late_s > 0
         assert report.compute_s + report.paced_s + report.late_s > 0.15
+        assert report.steps == 1
+
+
+def test_the_steps_of_a_report_are_counted_and_the_late_ones_among_them() -> None:
+    spent = Spent()
+    for paced in (Paced(0.1, 0.0), Paced(0.0, 0.5, is_late=True), Paced(0.0, 0.01)):
+        spent.add(paced)
+    assert (spent.steps, spent.late_steps, spent.late_s) == (3, 1, 0.5)
 
 
 def test_what_does_not_exist_is_told_to_the_controller(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.support.campaign import is_late, load, run_of
+from benchmarks.support.campaign import load, run_of
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.frontier.cells import STAR, Cell
 from benchmarks.support.netstorm import served
 from testbed.run.conclusion.conclude import conclude
+from testbed.run.conclusion.summary import late_part
 from testbed.run.directory import RunDirectory
 from testbed.run.terminal.display import Display
 from testbed.run.view import declared_view
@@ -89,7 +90,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
         "mean_bytes": mean(moved.values()),
         "most_bytes": max(moved.values()),
         "seconds": reports[-1]["finished_s"] - began,
-        "late": mean(is_late(report, declared[report["member"]]) for report in reports),
+        "late": late_part(reports, declared),
     }
 
 

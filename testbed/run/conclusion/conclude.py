@@ -186,7 +186,7 @@ def _evidence(
         backend=outcome.backend,
         links=links,
         cpu=[sample["cpu"] for sample in traffic if program is None or sample["at_s"] > started_s],
-        overruns=[1 + r["late_s"] / declared[r["member"]] for r in reports if declared[r["member"]] > 0],
+        late_steps=summary.late_part(reports, declared),
         lost_updates=sum(r.lost for r in rounds),
         duplicated_updates=sum(r.duplicated for r in rounds),
         identical_parameters=identical,

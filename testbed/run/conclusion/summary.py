@@ -14,6 +14,7 @@ from testbed.run.conclusion.verdict import SIMULATED
 from testbed.spec.units import count
 from testbed.telemetry.averages import mean_of_known, percentile
 from testbed.telemetry.round_span import MEANING, RoundSpan, span_of
+from testbed.workload import STEP_OVERRUN
 
 Record = Mapping[str, Any]
 
@@ -86,6 +87,22 @@ def updates_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: floa
     touched = [r for r in rounds if r.finished_s >= began_s and r.entered_s <= ended_s]
     touched += [r for r in rounds if r.entered_s > ended_s][:1]
     return sum(r.lost for r in touched), sum(r.duplicated for r in touched)
+
+
+def late_part(reports: Sequence[Record], declared: Mapping[str, float]) -> float:
+    """Return the fraction of the steps that took longer than declared; 0 if no step was reported.
+
+    Reports of earlier versions do not count steps. Each of them counts as one step, with the lateness of its worst one.
+
+    Args:
+        reports: The lines of `rounds.jsonl`.
+        declared: Member -> the declared seconds of its steps; 0 if none are declared.
+    """
+    paced = [report for report in reports if declared[report["member"]] > 0]
+    if steps := sum(report.get("steps", 0) for report in paced):
+        return float(sum(report["late_steps"] for report in paced) / steps)
+    late = [report["late_s"] > STEP_OVERRUN * declared[report["member"]] for report in paced]
+    return fmean(late) if late else 0.0
 
 
 def last_metric(reports: Sequence[Record], name: str) -> float | None:

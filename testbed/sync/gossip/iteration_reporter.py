@@ -24,10 +24,13 @@ class StepFigures:
     compute_s: float = 0.0
     #: Seconds for which they were held back to a declared speed.
     paced_s: float = 0.0
-    #: Seconds by which the latest of them missed the declared speed.
+    #: Seconds by which the worst of them ended after its declared end.
     late_s: float = 0.0
     #: The newest metrics by name, `steps` (the number of the steps) among them.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    #: The number of the steps, and of those that took longer than declared.
+    steps: int = 0
+    late_steps: int = 0
 
 
 class IterationReporter:
@@ -108,6 +111,8 @@ class IterationReporter:
             compute_s=figures.compute_s,
             paced_s=figures.paced_s,
             late_s=figures.late_s,
+            steps=figures.steps,
+            late_steps=figures.late_steps,
             sent_bytes=int(sent),
             received_bytes=int(received),
             send_s=sending_s,

@@ -9,6 +9,7 @@ from testbed.run.conclusion.summary import (
     RoundFigures,
     gossip_sync,
     last_metric,
+    late_part,
     pause_around,
     rounds_of,
     seconds_per_iteration,
@@ -34,6 +35,22 @@ def test_the_start_of_programs_lasts_until_a_link_is_used() -> None:
     late = [{**sample, "bytes": {}} for sample in samples]
     assert start_seconds(late, 2.0) == START_S, "what takes longer than imports do is training"
     assert start_seconds([], 2.0) == 0.0
+
+
+def test_late_steps_are_counted_and_not_the_rounds_that_they_are_in() -> None:
+    """Every third of 30 rounds of 32 steps has one late step. Half of the rounds were reported without their steps."""
+    declared = {"a": 0.1, "b": 0.0}
+    reports = [report(at, "a", 0, 1, late_s=0.05 * (at % 3 == 0), steps=32, late_steps=at % 3 == 0) for at in range(30)]
+    reports += [report(at, "a", 0, 1, late_s=0.0, steps=0, late_steps=0) for at in range(30, 60)]
+    reports += [report(at, "b", 0, 1, late_s=0.0, steps=32, late_steps=0) for at in range(60)]
+    assert late_part(reports, declared) == pytest.approx(10 / (30 * 32))
+
+
+def test_reports_that_count_no_steps_are_a_step_each() -> None:
+    reports = [report(at, "a", 0, 1, late_s=late_s) for at, late_s in enumerate((0.0, 0.009, 0.02, 0.3))]
+    assert late_part(reports, {"a": 0.1}) == 0.5
+    assert late_part([*reports, report(9, "b", 0, 1, late_s=0.0)], {"a": 0.1, "b": 0.0}) == 0.5
+    assert late_part([], {"a": 0.1}) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ FINE = Evidence(
     backend="userspace",
     links={"a->b": FINE_LINK, "b->a": LinkEvidence(None, None, None)},
     cpu=[0.5] * 100,
-    overruns=[1.0] * 100,
+    late_steps=0.0,
     lost_updates=0,
     duplicated_updates=0,
     identical_parameters=True,
@@ -90,8 +90,8 @@ def test_a_figure_that_is_no_number_is_not_trusted(field: str, value: float) -> 
             "11%",
         ),
         (
-            replace(FINE, overruns=[2.0] * 5 + [1 + verdict.STEP_OVERRUN] * 95),
-            replace(FINE, overruns=[1.11] * 6 + [1.0] * 94),
+            replace(FINE, late_steps=verdict.STEP_OVERRUN_SHARE),
+            replace(FINE, late_steps=0.06),
             "6%",
         ),
         (FINE, replace(FINE, lost_updates=1), "1 update"),
@@ -121,7 +121,7 @@ def test_past_each_tolerance_the_run_is_suspect_with_its_reason(fine: Evidence, 
 
 def test_every_reason_is_given() -> None:
     bad = replace(FINE_LINK, rate_error=0.5, rtt_error_s=0.5, replay_late_p99_s=0.5)
-    evidence = Evidence("netem", {"a->b": bad, "b->a": bad}, [1.0], [2.0], 1, 1, False, [])
+    evidence = Evidence("netem", {"a->b": bad, "b->a": bad}, [1.0], 1.0, 1, 1, False, [])
     assert len(judge(evidence).reasons) == 2 * 2 + 1 + 2 + 1 + 1
 
 
@@ -133,10 +133,10 @@ def test_traces_that_are_late_are_one_reason_since_one_process_replays_them() ->
 
 
 def test_reasons_tell_whether_the_host_was_short_of_processor_time() -> None:
-    starved, slow = replace(FINE, cpu=[1.0]), replace(FINE, overruns=[2.0])
+    starved, slow = replace(FINE, cpu=[1.0]), replace(FINE, late_steps=1.0)
     assert [verdict.host_was_short(judge(one).reasons) for one in (starved, slow)] == [True, True]
     assert not verdict.host_was_short(judge(replace(FINE, lost_updates=1, missed_events=["x"])).reasons)
 
 
 def test_a_run_without_samples_is_not_held_against_it() -> None:
-    assert judge(replace(FINE, cpu=[], overruns=[], links={})).verdict == "trusted"
+    assert judge(replace(FINE, cpu=[], links={})).verdict == "trusted"

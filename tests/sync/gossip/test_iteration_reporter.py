@@ -17,7 +17,7 @@ pytestmark = pytest.mark.pure
 def reporter_of(tell: Callable[[ControlMessage], None], clock: SimulatedTime) -> IterationReporter:
     keys = {"b": bytes(32)}
     mailbox = Mailbox(TransportSettings("a", keys, 1.0), MessageCodec(("a", "b"), 1), {}, lambda *_: False)
-    return IterationReporter("a", 0, mailbox, StepFigures, tell, clock)
+    return IterationReporter("a", 0, mailbox, lambda: StepFigures(steps=3, late_steps=1), tell, clock)
 
 
 def test_an_iteration_is_entered_when_it_is_however_long_it_takes_to_tell_of_the_one_before() -> None:
@@ -51,3 +51,13 @@ def test_a_clock_that_is_set_back_makes_no_iteration_shorter() -> None:
     (report,) = told
     assert isinstance(report, Report)
     assert report.finished_s - report.started_s == 2.0
+
+
+def test_a_report_counts_the_steps_and_the_late_ones() -> None:
+    told: list[ControlMessage] = []
+    account = reporter_of(told.append, SimulatedTime())
+    account.advanced(0)
+    account.advanced(1)
+    (report,) = told
+    assert isinstance(report, Report)
+    assert (report.steps, report.late_steps) == (3, 1)
