@@ -52,7 +52,7 @@ class ApiServer:
         self, subject: Subject, path: Path, port: int | socket.socket | None = None, token: str | None = None
     ) -> None:
         self._subject = subject
-        self._sockets = [] if port is None else [_port_socket(port) if isinstance(port, int) else port]
+        self._sockets = [] if port is None else [port_socket(port) if isinstance(port, int) else port]
         self.port: int | None = None if port is None else self._sockets[0].getsockname()[1]
         self.token = token or secrets.token_urlsafe(32)
         self._sockets.append(unix_socket(path))
@@ -122,7 +122,8 @@ class ApiServer:
             self._feed = None
 
 
-def _port_socket(port: int) -> socket.socket:
+def port_socket(port: int) -> socket.socket:
+    """Return a socket that listens at a port of 127.0.0.1. Raises: PortTaken: The port is in use."""
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:

@@ -133,7 +133,9 @@ def launch(
             network = chosen_network(name)
             experiment = standing_experiment(network, train)
             make_run = partial(StandingRun, network=network)
-        display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
+        # A network that is up serves its page itself.
+        page_port = None if topology is None else api_port(open_, port)
+        display = progress_display(quiet, beside_output=json_, port=page_port)
         if topology is None and open_:
             display.say(_shown_page(network))
         outcome = execute_experiment(experiment, "launch", strict, page, display, make_run)

@@ -22,6 +22,7 @@ from testbed.run.conclusion.summary import summary_lines
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.guards import removed_at_end
+from testbed.run.live_run import listen_for_page
 from testbed.run.measured_network import recheck_budget
 from testbed.run.programs.run import run_of
 from testbed.run.run import Execution
@@ -84,9 +85,10 @@ def execute_experiment(
     """Run an experiment that was read already, as `execute` does; the terminal shows its `title` first.
 
     Raises:
-        CannotRun: The machine can't run it, or its engine, its network or its disk failed before the programs started.
-            From their start on, such a failure is the run's, which then has not finished.
+        CannotRun: The machine can't run it, the page's port is taken, or its engine, its network or its disk failed
+            before the programs started. From their start on, such a failure is the run's, which then has not finished.
     """
+    listen_for_page(display)
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{title}[/] in {directory.path}")
     try:

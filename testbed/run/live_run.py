@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from testbed.api.entry import ApiPort, show_in_browser, write_entry
 from testbed.api.models import LinkHistory, NetworkStatus
 from testbed.api.requests import NOT_HERE, WRONG, ApiProblem, Request
-from testbed.api.server import ApiServer, PortTaken
+from testbed.api.server import ApiServer, PortTaken, port_socket
 from testbed.api.subject import Subject
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.run_records import RunRecords
@@ -27,6 +28,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes, EventPlayer
 from testbed.run.errors import CannotRun
 from testbed.run.run_log import RunLog
+from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
 
 P = ParamSpec("P")
@@ -132,6 +134,21 @@ class LiveRun(Subject):
                 raise ApiProblem(WRONG, str(error)) from error
 
 
+def listen_for_page(display: Display) -> None:
+    """Listen at the port of `--open` from now on, if a page is asked for, until the display's command ends.
+
+    Raises:
+        CannotRun: The port is taken.
+    """
+    asked = display.api_port
+    if asked is None or asked.listening is not None:
+        return
+    try:
+        display.api_port = replace(asked, listening=port_socket(asked.port))
+    except PortTaken as error:
+        raise CannotRun(str(error)) from error
+
+
 class RunControl:
     """Serves the run's API, and carries its requests out in the thread that calls `wait`. A context manager.
 
@@ -167,12 +184,10 @@ class RunControl:
             CannotRun: The port is taken.
         """
         display = self._run_log.display
+        listen_for_page(display)
         asked = display.api_port
-        port, token = (None, None) if asked is None else (asked.listening or asked.port, asked.token)
-        try:
-            self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port, token)
-        except PortTaken as error:
-            raise CannotRun(str(error)) from error
+        port, token = (None, None) if asked is None else (asked.listening, asked.token)
+        self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port, token)
         kept = self._server.listening()
         self._server.__enter__()
         self._run_log.announce = self._server.announce

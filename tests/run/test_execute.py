@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
+from rich.console import Console
 
+from testbed.api.entry import ApiPort
 from testbed.emulation import label
 from testbed.report.page import write_report
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun
-from testbed.run.execute import execute
+from testbed.run.execute import execute, execute_experiment
 from testbed.run.terminal.display import Display
-
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +44,8 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.tour
+@pytest.mark.system
+@pytest.mark.timeout(600)
 def test_a_page_that_cannot_be_made_leaves_the_run_its_summary(experiment: Path) -> None:
     def fail(_: Path) -> Path:
         raise OSError("no page today")
@@ -75,6 +80,8 @@ def owned(name: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.tour
+@pytest.mark.system
+@pytest.mark.timeout(600)
 def test_a_run_whose_name_is_taken_is_refused_and_takes_nothing_away(
     experiment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,3 +102,16 @@ def test_a_run_whose_name_is_taken_is_refused_and_takes_nothing_away(
     summary = json.loads(Path("runs/latest/summary.json").read_text())
     (reason,) = summary["reasons"]
     assert f"process {first.pid}" in reason and f"clean --name {name}" in reason
+
+
+@pytest.mark.local
+def test_a_taken_port_is_found_before_a_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment, make_run = MagicMock(), MagicMock()
+    experiment.name = "pair"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        display = Display(Console(file=io.StringIO()), ApiPort(taken.getsockname()[1]))
+        with pytest.raises(CannotRun, match="another port"):
+            execute_experiment(experiment, "pair", False, write_report, display, make_run)
+    make_run.assert_not_called()
+    assert not Path("runs").exists()
