@@ -28,6 +28,7 @@ from testbed.run.programs.run import run_of
 from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
 from testbed.run.watchdog import DISK_OF, shortage
+from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 
 #: The errors of a full disk, and of a user's exhausted quota.
@@ -85,6 +86,7 @@ def execute_experiment(
     """Run an experiment that was read already, as `execute` does; the terminal shows its `title` first.
 
     Raises:
+        SpecError: The input is wrong. If nothing was written by then, no directory of the run is left.
         CannotRun: The machine can't run it, the page's port is taken, or its engine, its network or its disk failed
             before the programs started. From their start on, such a failure is the run's, which then has not finished.
     """
@@ -105,7 +107,8 @@ def execute_experiment(
                 disk = error.filename or directory.path
                 text = f"the disk that {disk} is on is full ({error.strerror}); make room on it"
                 return _broken(directory, display, publish, text, error)
-            failed(directory, in_full(error))
+            if not (isinstance(error, SpecError) and directory.remove_if_empty()):
+                failed(directory, in_full(error))
             raise
     except Interrupted as signal_:
         failed(directory, "the run was interrupted")

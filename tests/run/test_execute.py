@@ -23,7 +23,10 @@ from testbed.report.page import write_report
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun
 from testbed.run.execute import execute, execute_experiment
+from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
+from testbed.spec.errors import Fault, SpecError
+from testbed.spec.experiment import Experiment
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,3 +118,27 @@ def test_a_taken_port_is_found_before_a_run_begins(tmp_path: Path, monkeypatch: 
             execute_experiment(experiment, "pair", False, write_report, display, make_run)
     make_run.assert_not_called()
     assert not Path("runs").exists()
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("written", [False, True])
+def test_wrong_input_leaves_no_run_that_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    """As the command of a launch whose current folder the containers can't read."""
+    monkeypatch.chdir(tmp_path)
+    older = RunDirectory("older")
+    older.close()
+
+    def make_run(_: Experiment, directory: RunDirectory, __: Display) -> Execution:
+        if written:
+            directory.append("events.jsonl", {"at_s": 1.0})
+        raise SpecError(Path("pair.yaml"), [Fault("train.files", "the folder can't be read", "another folder")])
+
+    experiment = MagicMock()
+    experiment.name = "pair"
+    with pytest.raises(SpecError):
+        execute_experiment(experiment, "pair", False, write_report, Display(Console(file=io.StringIO())), make_run)
+    left = {path.name for path in Path("runs").iterdir()} - {"latest", older.id}
+    assert len(left) == written
+    assert Path("runs/latest").resolve().name == (left.pop() if written else older.id)
