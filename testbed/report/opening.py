@@ -102,6 +102,8 @@ def _stage(record: RunRecord) -> str:
         return "before training began"
     if "ended_s" in record.manifest:
         return "after training had ended, before its summary was written"
+    if record.of_command:
+        return f"{record.end_s:.0f} s after its command began"
     asked = (record.spec.get("train") or {}).get("rounds", "an unknown number")
     return f"{record.end_s:.0f} s into training, with {len(record.rounds)} of {asked} rounds complete"
 
@@ -136,7 +138,9 @@ def _trained(record: RunRecord) -> str:
     train: Mapping[str, Any] = record.spec.get("train") or {}
     training = record.section("training")
     took = text.seconds(training.get("wall_seconds", record.end_s or None))
-    if record.summary.get("not_judged"):
+    if record.of_command:
+        if "training_started_s" not in record.manifest:
+            return "The command did not begin."
         rounds = f", and made {text.count(len(record.rounds), 'round')} by plans" if record.rounds else ""
         return f"A command ran on the workers for {took}{rounds}."
     workers = f"{text.count(len(record.members), 'worker')} at {text.count(len(record.sites), 'site')}"
@@ -277,18 +281,6 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     """Return the key figures of a run, of its summary or, where that is missing, of its records."""
     training, sync = record.section("training"), record.section("sync")
     swaps = Counter(mark.kind for mark in record.marks)
-    if record.summary.get("not_judged"):
-        median_s = median_round_s(record)
-        by_plans = [
-            KeyFigure("rounds by plans", str(len(record.rounds)), f"{text.count(len(record.members), 'member')}"),
-            KeyFigure("median round", text.seconds(median_s), text.count(swaps["plan"], "plan swap")),
-        ]
-        return [
-            KeyFigure("run time of the command", text.seconds(training.get("wall_seconds")), "wall time"),
-            *(by_plans if record.rounds else ()),  # nothing is known of the rounds of other commands
-            KeyFigure("over the WAN", text.size(sync.get("wan_bytes")), "rendezvous included"),
-            KeyFigure("network swaps", str(swaps["network"])),
-        ]
     times = [round_.seconds for round_ in record.rounds]
     seconds: Mapping[str, Any] = sync.get("seconds_per_round") or {
         "p50": percentile(times, 50),
@@ -297,6 +289,18 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     carried = sync.get("wan_bytes")
     if carried is None and record.samples:
         carried = wan_bytes([{"at_s": s.at_s, "bytes": s.bytes} for s in record.samples], 0.0)
+    took = text.seconds(training.get("wall_seconds", record.end_s or None))
+    if record.of_command:
+        by_plans = [
+            KeyFigure("rounds by plans", str(len(record.rounds)), f"{text.count(len(record.members), 'member')}"),
+            KeyFigure("median round", text.seconds(seconds["p50"]), text.count(swaps["plan"], "plan swap")),
+        ]
+        return [
+            KeyFigure("run time of the command", took, "wall time"),
+            *(by_plans if record.rounds else ()),  # nothing is known of the rounds of other commands
+            KeyFigure("over the WAN", text.size(carried), "rendezvous included"),
+            KeyFigure("network swaps", str(swaps["network"])),
+        ]
     asked = (record.spec.get("train") or {}).get("rounds")
     lost, doubled = updates(record)
     rounds = training.get("rounds", len(record.rounds))
@@ -307,7 +311,7 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
         KeyFigure(
             "rounds", str(rounds), f"of {asked}" if asked and asked != rounds else f"{len(record.members)} members"
         ),
-        KeyFigure("training time", text.seconds(training.get("wall_seconds", record.end_s or None)), "wall time"),
+        KeyFigure("training time", took, "wall time"),
         KeyFigure("median round", text.seconds(seconds["p50"]), f"95 % within {text.seconds(seconds['p95'])}"),
         KeyFigure(
             "over the lower bound",

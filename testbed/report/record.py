@@ -13,7 +13,7 @@ from typing import Any, Literal
 from msgspec.structs import asdict
 
 from testbed.planning import View
-from testbed.report.run_files import RunFiles
+from testbed.report.run_files import RunFiles, is_of_command
 from testbed.run.conclusion.summary import RoundFigures, fewest, rounds_of
 from testbed.telemetry.rate_steps import RateStep, recorded_steps
 
@@ -62,6 +62,11 @@ class RunRecord(RunFiles):
     def spec(self) -> Mapping[str, Any]:
         """The experiment's values with all overrides; empty where the manifest lacks them."""
         return self.manifest.get("spec") or {}
+
+    @property
+    def of_command(self) -> bool:
+        """True if a command trained; its workers report no rounds, unless they follow plans."""
+        return is_of_command(self.manifest)
 
     @property
     def estimated(self) -> bool:

@@ -91,6 +91,11 @@ class RunFiles:
         return _Reader(path).read(cls)
 
 
+def is_of_command(manifest: Mapping[str, Any]) -> bool:
+    """Return whether a command trained in the run with this manifest."""
+    return "command" in ((manifest.get("spec") or {}).get("train") or {})
+
+
 class _Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -98,7 +103,7 @@ class _Reader:
 
     def read(self, kind: type[F]) -> F:
         manifest = self._manifest()
-        reports = tuple(self._reports(optional="command" in ((manifest.get("spec") or {}).get("train") or {})))
+        reports = tuple(self._reports(optional=is_of_command(manifest)))
         zero = self._zero(manifest, reports)
         decisions = tuple(self._since(zero, "decisions.jsonl", "at_s"))
         # Earlier versions recorded estimates only with each decision.

@@ -6,12 +6,17 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from testbed.report.figures.canvas import Drawing
+from testbed.report.opening import badge, key_figures, opening
 from testbed.report.page import write_comparison, write_report
+from testbed.report.record import RunRecord
 from testbed.report.run_files import NotARun
+from testbed.report.text import UNKNOWN
+from testbed.run.conclusion.conclude import failed
 from testbed.telemetry.round_span import MEANING
 from tests.report.runs import MEMBERS, PAIRS, ZERO_S, build_run, without_plans
 
@@ -254,6 +259,33 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     text = _Page(write_report(run).read_text(encoding="utf-8")).text
     assert "This run has not finished" in text
     assert "the run was interrupted" in text
+
+
+@words_alone
+def test_the_page_of_a_command_that_failed_tells_of_no_rounds(tmp_path: Path) -> None:
+    run = without_plans(build_run(tmp_path / "run", rounds=30))
+    (run / "rounds.jsonl").unlink()
+    manifest = json.loads((run / "manifest.json").read_text())
+    began = manifest["training_started_s"]
+    manifest |= {"spec": {"train": {"command": ["python", "train.py"]}}, "ended_s": began + 12.0}
+    directory = MagicMock(path=run, read_whole=lambda _: manifest)
+    (run / "summary.json").unlink()
+    failed(directory, "toronto-w0 ended with exit code 1")
+    (name, summary), _ = directory.write.call_args
+    (run / name).write_text(json.dumps(summary))
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    record = RunRecord.read(run)
+    happened, *_ = opening(record, None)
+    assert happened.answer[1] == "A command ran on the workers for 12 s."
+    figures = {figure.name: figure.value for figure in key_figures(record)}
+    assert figures["run time of the command"] == "12 s" and figures["over the WAN"] != UNKNOWN
+    assert "rounds" not in figures and "lost updates" not in figures
+    page = _Page(write_report(run).read_text(encoding="utf-8")).text
+    assert "0 workers" not in page and "0 rounds" not in page
+    (run / name).unlink()
+    del manifest["ended_s"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert "rounds" not in " ".join(badge(RunRecord.read(run)).reasons), "neither where the run was cut off"
 
 
 def test_runs_side_by_side(tmp_path: Path) -> None:
