@@ -223,7 +223,7 @@ class StandingRun(Execution):
             lateness={} if late_ms is None else {name: [late_ms / 1e3] for name in began["links"]},
             status=programs.status,
             idle=programs.idle,
-            by_hand=[f"{name} before the command began" for name, at in began["links"].items() if _is_changed(at)],
+            by_hand=_changed_before(began),
             not_judged=[NOT_JUDGED],
         )
 
@@ -233,6 +233,15 @@ class StandingRun(Execution):
 
     def _by_hand(self) -> list[dict[str, Any]]:
         return [event for event in self.directory.read("events.jsonl") if event.get("by") == "hand"]
+
+
+def _changed_before(status: Mapping[str, Any]) -> list[str]:
+    """Return the changes by people that are in force on a network with this status, in words."""
+    links = status["links"]
+    changed = [f"{name} before the command began" for name, link in links.items() if _is_changed(link)]
+    if status["replay"]["paused"] and any(link["replayed"] for link in links.values()):
+        changed.append("the replay was paused before the command began")
+    return changed
 
 
 def _is_changed(link: Mapping[str, Any]) -> bool:

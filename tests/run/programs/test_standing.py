@@ -20,6 +20,29 @@ from tests.waiting import until
 pytestmark = pytest.mark.local
 
 
+def link(replayed: bool = False, rate_bps: float | None = None, up: bool = True) -> dict[str, Any]:
+    return {"replayed": replayed, "up": up, "changed": {"rate_bps": rate_bps, "delay_s": None}}
+
+
+@pytest.mark.parametrize(
+    ("paused", "links", "changed"),
+    [
+        (False, {"a->b": link(replayed=True), "b->a": link()}, []),
+        (True, {"a->b": link(replayed=True), "b->a": link()}, ["the replay was paused before the command began"]),
+        (True, {"a->b": link(), "b->a": link()}, []),
+        (
+            False,
+            {"a->b": link(rate_bps=5e6), "b->a": link(up=False)},
+            ["a->b before the command began", "b->a before the command began"],
+        ),
+    ],
+)
+def test_what_people_changed_before_a_launch_and_left_so_is_told(
+    paused: bool, links: dict[str, Any], changed: list[str]
+) -> None:
+    assert standing._changed_before({"replay": {"paused": paused}, "links": links}) == changed
+
+
 @pytest.fixture
 def topology(tmp_path: Path) -> Topology:
     (tmp_path / "three.yaml").write_text(yaml.safe_dump(TOPOLOGY))
