@@ -219,8 +219,7 @@ class StandingRun(Execution):
             backend=began["backend"],
             training_started_s=started,
             training_ended_s=ended,
-            # The network says how late the traces of all links together were in the last minute.
-            lateness={} if late_ms is None else {name: [late_ms / 1e3] for name in began["links"]},
+            lateness=_lateness(began["links"], late_ms),
             status=programs.status,
             idle=programs.idle,
             by_hand=_changed_before(began),
@@ -233,6 +232,16 @@ class StandingRun(Execution):
 
     def _by_hand(self) -> list[dict[str, Any]]:
         return [event for event in self.directory.read("events.jsonl") if event.get("by") == "hand"]
+
+
+def _lateness(links: Mapping[str, Mapping[str, Any]], late_ms: float | None) -> dict[str, list[float]]:
+    """Return the lateness in seconds of each link with a trace. Other links replay nothing.
+
+    Args:
+        links: The links of the network's status.
+        late_ms: The lateness of all traces together in the last minute, which is all that the network says.
+    """
+    return {} if late_ms is None else {name: [late_ms / 1e3] for name, link in links.items() if link["replayed"]}
 
 
 def _changed_before(status: Mapping[str, Any]) -> list[str]:

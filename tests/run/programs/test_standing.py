@@ -43,6 +43,12 @@ def test_what_people_changed_before_a_launch_and_left_so_is_told(
     assert standing._changed_before({"replay": {"paused": paused}, "links": links}) == changed
 
 
+def test_only_links_with_a_trace_are_replayed_late() -> None:
+    links = {"a->b": link(replayed=True), "b->a": link()}
+    assert standing._lateness(links, 7.5) == {"a->b": [0.0075]}
+    assert standing._lateness(links, None) == {}
+
+
 @pytest.fixture
 def topology(tmp_path: Path) -> Topology:
     (tmp_path / "three.yaml").write_text(yaml.safe_dump(TOPOLOGY))
