@@ -78,7 +78,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._cpu = CpuMeter()
         self._count: int | None = None
-        self._told_s = 0.0
+        self._newest: Mapping[str, Any] | None = None  # event of the network at the last look
         self._failure: Exception | None = None
 
     def status(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Recorder:
 
     def start(self) -> None:
         """Record the present state, and start the thread. Earlier events of the network are not recorded."""
-        self._told_s = time.time()
+        self._new_events()
         self._record()
         self._thread.start()
 
@@ -129,12 +129,20 @@ class Recorder:
         for state in history["states"]:
             if state["link"] in status["links"]:
                 self._append("links.jsonl", state)
-        for event in self._asked(self._network.events):
-            if event["at_s"] > self._told_s:
-                self._told_s = event["at_s"]
-                self._append("events.jsonl", event)
+        for event in self._new_events():
+            self._append("events.jsonl", event)
         sample = {"at_s": time.time(), "clock_s": time.monotonic(), "bytes": arrived(status), "cpu": self._cpu.read()}
         self._append("traffic.jsonl", sample)
+
+    def _new_events(self) -> list[dict[str, Any]]:
+        """Return the network's events after the newest of the last call.
+
+        Their times do not tell which events are new, since the clock may be set back.
+        """
+        events = self._asked(self._network.events)
+        known = max((number for number, event in enumerate(events, start=1) if event == self._newest), default=0)
+        self._newest = events[-1] if events else None
+        return events[known:]
 
     def _asked(self, ask: Callable[[], T]) -> T:
         try:

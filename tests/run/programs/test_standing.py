@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -77,6 +78,31 @@ def test_what_people_do_meanwhile_is_recorded_once_and_what_they_did_before_is_n
     recording.tell("launch ended", "three-1")  # the network is gone, which no launch fails of
     told = [(event["kind"], event["target"], event["by"]) for event in records["events.jsonl"]]
     assert told == [("change", "tokyo->paris", "hand"), ("change", "paris->tokyo", "hand")]
+
+
+def test_an_event_is_recorded_once_also_where_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def event(at_s: float, target: str) -> dict[str, Any]:
+        return {"at_s": at_s, "kind": "change", "target": target, "by": "hand"}
+
+    records: dict[str, list[Mapping[str, Any]]] = {}
+    events = [event(7000.0, "before the launch")]
+    status = {"failure": None, "links": {}, "hosts": {}}
+    network = MagicMock(
+        events=lambda: list(events), status=lambda: status, history=lambda _: {"count": 0, "states": []}
+    )
+    monkeypatch.setattr(standing, "client", lambda name: network)
+    monkeypatch.setattr(standing, "arrived", lambda status: {})
+    recording = standing.Recorder("three", lambda file, record: records.setdefault(file, []).append(record))
+    recording._new_events()
+    for at_s, target in ((7001.0, "a->b"), (3401.0, "b->a"), (3401.0, "a->b")):
+        events.append(event(at_s, target))
+        recording._record()
+    recording._record()
+    del events[:3]  # the network keeps its newest events alone
+    events.append(event(3402.0, "b->a"))
+    recording._record()
+    told = [(event["at_s"], event["target"]) for event in records["events.jsonl"]]
+    assert told == [(7001.0, "a->b"), (3401.0, "b->a"), (3401.0, "a->b"), (3402.0, "b->a")]
 
 
 def test_a_network_that_goes_ends_the_recording(
