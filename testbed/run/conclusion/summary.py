@@ -135,13 +135,15 @@ def _start_until(sample: Record, began_s: float) -> float:
 def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
     """Return the bytes that arrived over all WAN links from `began_s` (Unix seconds) on.
 
-    The first sample is the starting point. The counter of a link that is made or replaced later starts at 0.
+    The first sample is the starting point. The counter of a link that is made or replaced later starts at 0. Samples
+    are in order, so all that follow one from `began_s` on count, also if the clock was set back between them.
     """
-    total, last = 0, dict[str, int]()
+    total, last, began = 0, dict[str, int](), False
     for number, sample in enumerate(samples):
+        began = began or sample["at_s"] >= began_s
         for link, size in sample["bytes"].items():
             since = last.get(link, 0)
-            if number > 0 and sample["at_s"] >= began_s:
+            if number > 0 and began:
                 total += size - since if size >= since else size
             last[link] = size
     return total

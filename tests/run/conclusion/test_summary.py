@@ -147,6 +147,11 @@ def test_bytes_are_summed_over_links_from_a_moment_on() -> None:
     assert wan_bytes([], 0) == 0
 
 
+def test_bytes_after_the_clock_was_set_back_count() -> None:
+    samples = [sample(7200, ab=100), sample(7201, ab=150), sample(3602, ab=250)]
+    assert wan_bytes(samples, 7200.5) == 150
+
+
 def test_a_link_that_comes_goes_and_comes_again_is_counted_whole() -> None:
     samples = [sample(1, ab=100), sample(2, ab=150, bc=7), sample(3, ab=160), sample(4, ab=160, bc=3)]
     assert wan_bytes(samples, 0) == 60 + 7 + 3
