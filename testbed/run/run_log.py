@@ -43,7 +43,7 @@ class RunLog:
         self.status: Mapping[str, Any] = {}
         self.curves: Mapping[str, Mapping[str, Any]] = {}
         self.announce: Callable[[], None] = lambda: None
-        self._swaps_logged = 0
+        self._epochs_logged: set[int] = set()
         self._membership_logged = 0
 
     def put_in_force(self, at_s: float, link: str, state: LinkState) -> None:
@@ -115,10 +115,10 @@ class RunLog:
         """Log what is new in the controller's status, and show it on the page."""
         self.status = status
         self._keep_plans(status)
-        for swap in status["swaps"][self._swaps_logged :]:
-            if swap["active_s"] is None:
-                break
-            self._swaps_logged += 1
+        for swap in status["swaps"]:
+            if swap["active_s"] is None or swap["epoch"] in self._epochs_logged:
+                continue
+            self._epochs_logged.add(swap["epoch"])
             why = escape(swap["reason"])
             self._lines.append(f"plan {swap['epoch']} in force from round {swap['active_round']}: {why}")
         for event in status["membership_events"][self._membership_logged :]:

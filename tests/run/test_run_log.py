@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 import weakref
 from collections.abc import Mapping
@@ -111,3 +112,21 @@ def test_a_plan_that_comes_into_force_updates_its_earlier_event(tmp_path: Path) 
     assert update_between(pending, active).set == {"plans": active["plans"]}
     assert active["plans"]["1"]["swap"]["active_round"] == 5
     assert active["plans"]["1"] is later["plans"]["1"], "what is the same is not looked into"
+
+
+def test_a_plan_that_never_came_into_force_hides_no_later_one(tmp_path: Path) -> None:
+    """As that of the first of two members that were lost before a round was over. A swap may also be added before."""
+    printed = io.StringIO()
+    run_log = RunLog(RunDirectory("run_log", tmp_path), Display(Console(file=printed, width=200)))
+
+    def keep(*swaps: tuple[int, float | None]) -> list[str]:
+        printed.seek(0)
+        printed.truncate()
+        told = [{"epoch": epoch, "reason": "a loss", "active_round": 7, "active_s": at_s} for epoch, at_s in swaps]
+        run_log.keep({**STATUS, "swaps": told})
+        run_log.tell()
+        return re.findall(r"plan (\d+) in force", printed.getvalue())
+
+    assert keep((1, None), (3, 9.0), (4, 10.0)) == ["3", "4"]
+    assert keep((1, None), (3, 9.0), (4, 10.0)) == []
+    assert keep((1, None), (2, 11.0), (3, 9.0), (4, 10.0)) == ["2"]
