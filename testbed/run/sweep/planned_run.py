@@ -14,6 +14,7 @@ import yaml
 
 from testbed.emulation.containers.program_image import digests_of
 from testbed.run.assignments import check_policy
+from testbed.schemes import is_file
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.load import parse_yaml
@@ -110,8 +111,17 @@ ADDED = ("workers", "on_host", "renew_image")
 
 
 def _values(experiment: Experiment) -> dict[str, Any]:
+    """Return the values that count, with the names alone of a scheme's and of policies' files."""
+
+    def name_of(plugin: str) -> str:
+        return Path(plugin).name if is_file(plugin) else plugin
+
     values = experiment.spec.model_dump(mode="json", exclude={"seed"})
     values["train"] = {name: value for name, value in values["train"].items() if name not in ADDED or value}
+    sync = values["sync"]
+    sync |= {"strategy": name_of(sync["strategy"]), "policy": name_of(sync["policy"])}
+    if isinstance(also := sync["options"].get("also"), list):
+        sync["options"] |= {"also": [name_of(str(policy)) for policy in also]}
     return values
 
 

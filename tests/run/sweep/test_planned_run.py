@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.run.sweep.planned_run import Point, Variant, combinations, hash_of, point_at, runs_at
 from testbed.spec.experiment import Experiment
+from testbed.starts import new_policy, new_scheme
 from tests.run.running import REPOSITORY
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
 from tests.waiting import PATIENCE_S
@@ -142,6 +143,30 @@ def test_what_else_the_machine_has_is_no_part_of_a_command(word: str, tmp_path: 
 def test_where_the_files_lie_is_not(tmp_path: Path) -> None:
     (other := tmp_path / "elsewhere").mkdir()
     assert hashed(write(tmp_path)) == hashed(write(other))
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"policy": "./policy.py"},
+        {"policy": "auto", "options": {"also": ["./policy.py"]}},
+        {"strategy": "./mine.py"},
+    ],
+)
+def test_where_a_policy_or_a_scheme_lies_is_not(sync: dict[str, Any], tmp_path: Path) -> None:
+    hashes = []
+    for place in (tmp_path / "one", tmp_path / "two"):
+        place.mkdir()
+        new_policy("policy", place)
+        new_scheme("mine", place)
+        file = write(place, {**EXPERIMENT, "sync": sync})
+        hashes.append(hashed(file))
+    assert hashes[0] == hashes[1]
+    assert hashed(write(place, {**EXPERIMENT, "sync": {}})) != hashes[0]
+    for plugin in ("policy", "mine"):
+        (place / f"{plugin}.py").write_text((place / f"{plugin}.py").read_text() + "\n# Another version.\n")
+    assert hashed(write(place, {**EXPERIMENT, "sync": sync})) != hashes[0]
 
 
 @pytest.mark.pure
