@@ -192,14 +192,13 @@ def remove_run(path: Path) -> PastRun:
     Raises:
         NotRemoved: `path` is not a run's directory, or the run goes on.
     """
-    path = path.resolve() if path.is_symlink() else path
-    run = _past_run(path)
+    run = _past_run(path.resolve())
     if run is None:
         raise NotRemoved(f"{path}: not a run's directory\n    write instead: a name that `testbed runs` lists")
     if run.state == GOING_ON:
         raise NotRemoved(f"{path}: the run goes on\n    write instead: `testbed network clean --name {run.id}` first")
-    shutil.rmtree(path)
-    _lead_to_newest(path.parent)
+    shutil.rmtree(run.path)
+    _lead_to_newest(run.path.parent)
     return run
 
 

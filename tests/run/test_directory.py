@@ -52,6 +52,17 @@ def test_past_runs_are_listed_and_removed(tmp_path: Path) -> None:
     going.close()
 
 
+def test_a_run_is_removed_from_within_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    older, run = RunDirectory("older", tmp_path), RunDirectory("run", tmp_path)
+    run.write("manifest.json", {**(run.read_whole("manifest.json") or {}), "process": None})
+    for each in (older, run):
+        each.close()
+    monkeypatch.chdir(run.path)
+    assert remove_run(Path()).path == run.path
+    assert not run.path.exists()
+    assert (tmp_path / "latest").resolve() == older.path
+
+
 def test_two_of_one_name_and_second_in_two_folders_are_two(tmp_path: Path) -> None:
     """A run's name is its network's, of which a machine has one."""
     assert RunDirectory("quick", tmp_path / "a").id != RunDirectory("quick", tmp_path / "b").id
