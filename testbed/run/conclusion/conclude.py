@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import dropwhile
 from statistics import median
 from typing import Any
 
@@ -178,14 +179,16 @@ def _evidence(
             unshaped_bytes=sum(sample.get("unshaped_bytes", {}).get(name, 0) for sample in traffic),
         )
     declared = {w.name: experiment.spec.compute.step_seconds(w) for w in _topology(experiment, outcome).workers}
-    started_s, program = outcome.training_started_s, experiment.spec.program
+    started_s, program, host = outcome.training_started_s, experiment.spec.program, traffic
     if program is not None:
         started_s += summary.start_seconds(traffic, started_s)
+        # All samples that follow the start count, also if the clock was set back between them.
+        host = list(dropwhile(lambda sample: sample["at_s"] <= started_s, traffic))
         declared = dict.fromkeys(declared, 0.0)
     return Evidence(
         backend=outcome.backend,
         links=links,
-        cpu=[sample["cpu"] for sample in traffic if program is None or sample["at_s"] > started_s],
+        cpu=[sample["cpu"] for sample in host],
         late_steps=summary.late_part(reports, declared),
         lost_updates=sum(r.lost for r in rounds),
         duplicated_updates=sum(r.duplicated for r in rounds),
