@@ -104,7 +104,7 @@ class AllReduceCoordinator(Coordinator):
         if rejoin.member in self.present:
             yield from self.swaps.reconnected(rejoin.member)
         if membership.abort_unfinished:
-            yield from self.group.abort("a member was lost while the controller was down")
+            yield from self._abort("a member was lost while the controller was down")
 
     def join(self, hello: Hello) -> Actions:
         """Request a plan with a member that connects during the run. A present member lost its state by a restart."""
@@ -182,8 +182,13 @@ class AllReduceCoordinator(Coordinator):
         yield from self._remove_members(self.group.membership.lost_members(now))
         if self.running and (why := self.group.membership.broken_connection(now)):
             log.warning("%s", why)
-            yield from self.group.abort(why)
+            yield from self._abort(why)
         yield After(self.group.membership.leases.check_interval_s, self._check_leases)
+
+    def _abort(self, why: str) -> Actions:
+        """Drop the pending swap and abort the current round, although no member is gone."""
+        yield from self.swaps.drop_pending(why)
+        yield from self.group.abort(why)
 
     def _handle_goodbye(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member
@@ -234,7 +239,7 @@ class AllReduceCoordinator(Coordinator):
             self.goodbyes.pop(member, None)
         group.rounds.forget(gone)
         yield from group.membership.remove(gone)
-        yield from self.swaps.remove_members(gone)
+        yield from self.swaps.drop_pending("; ".join(f"{member} is gone" for member in gone))
         group.plans.remove_members(gone)
         for done in group.rounds.recheck():
             yield from self._round_over(done)

@@ -10,7 +10,7 @@ between two global rounds if they are in groups, without another message from th
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from functools import partial
 
 from testbed.controller.knowledge.knowledge import Knowledge
@@ -107,10 +107,10 @@ class PlanSwaps:
                 swap, f"the connection of {member} broke before it answered whether it holds the plan"
             )
 
-    def remove_members(self, gone: Collection[str]) -> Actions:
-        """Drop the pending swap, because members are gone."""
+    def drop_pending(self, why: str) -> Actions:
+        """Drop the pending swap, if any. To be called before an abort, at which members discard the plan they hold."""
         if (swap := self._group.plans.pending) is not None:
-            yield from self._drop(swap, "; ".join(f"{member} is gone" for member in gone))
+            yield from self._drop(swap, why)
 
     def abandon_join(self, member: str, why: str) -> Actions:
         """Drop the pending swap by which a member was to join: the member is gone."""

@@ -28,10 +28,12 @@ from testbed.protocol import (
     Held,
     Hello,
     Holding,
+    Lost,
     PeerSample,
     Prepare,
     Reconfigure,
     Rejoin,
+    Renew,
     Report,
     Stop,
     Train,
@@ -56,7 +58,8 @@ class Told:
     def __init__(self, out: Path, elastic: bool = True, begins: bool = True) -> None:
         spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0)
         assert spec.planning is not None
-        self.coordinator = AllReduceCoordinator(spec, spec.planning, out, SimulatedClocks(1.7e9))
+        self.clocks = SimulatedClocks(1.7e9)
+        self.coordinator = AllReduceCoordinator(spec, spec.planning, out, self.clocks)
         self.sent: list[tuple[str, ControlMessage]] = []
         self.timers: list[Callable[[], Actions]] = []
         self.failure = ""
@@ -206,6 +209,29 @@ def test_the_others_recover_from_a_loss_under_a_plan_without_the_member(told: To
     assert told.kinds() == [("left", LOST)]
     told.go_round(2, epoch, OTHERS)
     assert [done.number for done in told.coordinator.group.rounds.complete] == [1, 2]
+
+
+def test_a_swap_that_is_pending_while_a_broken_connection_is_mended_is_dropped(told: Told) -> None:
+    check_leases = told.timers[0]
+    told.go_round(1, epoch=0)
+    told.force("d-w0")
+    for name in NAMES:
+        told.hear(Held(name, 1))
+    told.hear(Lost("a-w0", LOST, "reset", 0))
+    told.clocks.now_s = 4.0
+    for name in NAMES:
+        told.hear(Renew(name))
+    told.clocks.now_s = 6.0
+    told.sent.clear()
+    told.do(check_leases())
+    aborts = told.take(Abort)
+    assert aborts.keys() == set(NAMES)
+    for name in NAMES:
+        told.hear(holding(name, aborts[name].epoch))
+    assert told.take(Reconfigure).keys() == set(NAMES)
+    assert told.coordinator.group.plans.pending is None
+    told.force("c-w0")
+    assert {Plan.from_json(its.plan).trees[0].root for its in told.take(Prepare).values()} == {"c-w0"}
 
 
 def test_a_round_that_lacked_only_the_lost_member_is_over_with_the_loss(told: Told) -> None:
