@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.gossip.coordinator import GossipCoordinator
-from testbed.controller.model.actions import Action, After, Background, Fail, Tell, TellAll
+from testbed.controller.model.actions import Action, After, Background, Fail, Tell
 from testbed.controller.model.coordinator import Coordinator
 from testbed.controller.model.identity import Identities
 from testbed.controller.model.spec import ControllerSpec
@@ -155,9 +155,9 @@ class SimulatedController(ControlledRun):
         match action:
             case Tell(member, Probe() as probe):
                 self._probe(member, probe)
-            case TellAll(Prepare(plan)):
-                self._prepare(Plan.from_json(plan))
-            case TellAll(Confirm(epoch)) if self._prepared is not None and self._prepared.epoch == epoch:
+            case Tell(member, Prepare(plan)):
+                self._prepare(member, plan)
+            case Tell(_, Confirm(epoch)) if self._prepared is not None and self._prepared.epoch == epoch:
                 self._confirmed[epoch] = self._prepared
             case After(seconds):
                 self._queue.schedule(self._queue.clocks.now_s + seconds, lambda: self._carry_out(action.then()))
@@ -166,11 +166,11 @@ class SimulatedController(ControlledRun):
             case Fail(reason):
                 raise RunFailed(reason)
 
-    def _prepare(self, plan: Plan) -> None:
-        self._prepared = plan
-        for member in plan.members:
-            held = partial(self.receive, Held(member, plan.epoch))
-            self._queue.schedule(self._queue.clocks.now_s + self._hold_s(member, plan), held)
+    def _prepare(self, member: str, document: Mapping[str, Any]) -> None:
+        if self._prepared is None or self._prepared.epoch != document["epoch"]:  # each of 1,000 members gets the plan
+            self._prepared = Plan.from_json(document)
+        held = partial(self.receive, Held(member, self._prepared.epoch))
+        self._queue.schedule(self._queue.clocks.now_s + self._hold_s(member, self._prepared), held)
 
 
 @dataclass(frozen=True, slots=True)

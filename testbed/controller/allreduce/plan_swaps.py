@@ -1,6 +1,6 @@
 """Swaps to another plan: the members prepare the plan, report that they hold it, and go by it from some round on.
 
-    Prepare to all --all hold it--> Confirm --a round goes by it--> in force
+    Prepare to its members --all hold it--> Confirm --a round goes by it--> in force
         `---- a member can't hold it, does not answer in time, reconnected, or is gone --> dropped
 
 One swap is pending at a time. The members decide when the plan takes force: they agree on it in a global round, or
@@ -14,7 +14,7 @@ from collections.abc import Generator
 from functools import partial
 
 from testbed.controller.knowledge.knowledge import Knowledge
-from testbed.controller.model.actions import Action, Actions, After, Announce, Tell, TellAll
+from testbed.controller.model.actions import Action, Actions, After, Announce, Tell
 from testbed.controller.model.membership import GroupState
 from testbed.controller.model.plan_history import Swap
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
@@ -70,21 +70,24 @@ class PlanSwaps:
             rates = {source: edge.rate_bps for (source, to), edge in edges.items() if to == joins}
             yield from group.membership.prepare(plan, joins, group.jobs[joins], rates, group.clocks.monotonic())
         else:
-            yield TellAll(Prepare(plan.to_json()))
+            prepare = Prepare(plan.to_json())
+            for member in plan.members:
+                yield Tell(member, prepare)
         answered_s = max(job.round_timeout_s for job in group.jobs.values()) + HOLD_MARGIN_S
         yield After(answered_s, partial(self._drop_late, swap))
 
     def held(self, held: Held) -> Actions:
         """Handle a member's answer to a Prepare: the member holds the plan, or refuses it."""
         swap = self._group.plans.pending
-        if swap is None or swap.plan.epoch != held.epoch:
-            return  # the swap was dropped meanwhile
+        if swap is None or swap.plan.epoch != held.epoch or held.member not in swap.plan.members:
+            return  # the swap was dropped meanwhile, or the plan does not include the member
         if held.refusal:
             yield from self._abandon(swap, f"{held.member} can't hold it: {held.refusal}")
         else:
             swap.hold(held.member, self._group.clocks.unix())
             if swap.held_s is not None and not swap.joins:
-                yield TellAll(Confirm(swap.plan.epoch))
+                for member in swap.plan.members:
+                    yield Tell(member, Confirm(swap.plan.epoch))
         yield Announce()
 
     def round_over(self) -> Swap | None:

@@ -259,6 +259,24 @@ def test_a_member_that_comes_takes_part_from_the_first_round_under_its_plan(told
     assert told.kinds() == [("left", LOST), ("came", LOST)]
 
 
+def test_only_a_plan_s_members_prepare_and_confirm_it(told: Told) -> None:
+    told.lose(LOST)
+    for name in OTHERS:
+        told.hear(holding(name, told.coordinator.group.plans.epochs.newest))
+    told.force("d-w0")
+    prepared = told.take(Prepare)
+    assert prepared.keys() == set(OTHERS)
+    epoch = Plan.from_json(prepared["a-w0"].plan).epoch
+    told.do(told.coordinator.join(hello(LOST)))  # it waits for its Welcome until the swap is over
+    told.hear(Held(LOST, epoch, refusal="the plan does not include it"))
+    told.hear(Held(LOST, epoch))
+    assert told.coordinator.group.plans.pending is not None
+    told.sent.clear()
+    for name in OTHERS:
+        told.hear(Held(name, epoch))
+    assert told.take(Confirm) == dict.fromkeys(OTHERS, Confirm(epoch))
+
+
 def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_agreed_on_it(told: Told) -> None:
     told.lose(LOST)
     for name in OTHERS:
