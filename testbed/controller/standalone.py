@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ipaddress
+import json
 import logging
 import shutil
 import socket
@@ -124,12 +125,26 @@ def _policy(name: str) -> str:
 
 
 def _trainings(args: argparse.Namespace, names: Sequence[str], secret: str) -> Iterator[tuple[ControllerSpec, Path]]:
-    """Yield the spec and the directory of each training: `--out`, and for the next ones `2`, `3`, … in it."""
-    yield _spec(args, names, secret), args.out
-    for number in count(2):
-        if not (out := args.out / str(number)).exists():  # made by an earlier controller
-            out.mkdir()
-            yield _spec(args, names, secret), out
+    """Yield the spec and the directory of each training: `--out`, and for the next ones `2`, `3`, … in it.
+
+    A controller that is started again begins with the newest directory, unless that training is over.
+    """
+    recorded = (records.parent.name for records in args.out.glob("*/rounds.jsonl"))
+    newest = max((int(name) for name in recorded if name.isdecimal()), default=1)
+    for number in count(newest):
+        out = args.out if number == 1 else args.out / str(number)
+        if number == newest and _is_over(out, elastic=args.quorum is not None):
+            continue
+        out.mkdir(exist_ok=True)
+        yield _spec(args, names, secret), out
+
+
+def _is_over(out: Path, elastic: bool) -> bool:
+    """Return whether the training of a directory has ended. Members can go on with an `elastic` training only."""
+    final = out / "final.json"
+    if final.exists() and json.loads(final.read_text())["state"] != "waiting":
+        return True
+    return not elastic and (out / "epochs.json").exists()  # the training began, and its controller was killed
 
 
 def _print_outcome(waits: bool, controller: ControllerService, out: Path) -> None:

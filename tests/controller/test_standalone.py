@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -9,6 +10,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
 from subprocess import Popen
 
@@ -17,6 +19,7 @@ import pytest
 from testbed import sync
 from testbed.api.client import ApiClient, RequestFailed
 from testbed.certificates import make_certificates
+from testbed.controller import standalone
 from tests.ports import free_port
 from tests.program import ForkedProgram, preload, spawn
 from tests.sync.proxy import Proxy
@@ -168,6 +171,40 @@ def test_a_controller_that_is_started_again_gives_out_the_same_tokens(tmp_path: 
         return {file.name: file.read_text() for file in (tmp_path / "secrets").iterdir()}
 
     assert told() == told()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "quorum", "first"),
+    [
+        ({}, False, ""),
+        ({"": "done"}, False, "2"),
+        ({"": "failed"}, True, "2"),
+        ({"": "waiting"}, False, ""),
+        ({"": None}, True, ""),
+        ({"": None}, False, "2"),
+        ({"": "done", "2": None}, True, "2"),
+        ({"": "done", "2": None}, False, "3"),
+        ({"": "done", "2": "done", "10": "waiting"}, False, "10"),
+        ({"": "done", "10": "done"}, False, "11"),
+    ],
+)
+def test_a_controller_that_is_started_again_begins_with_a_training_that_is_not_over(
+    tmp_path: Path, recorded: dict[str, str | None], quorum: bool, first: str
+) -> None:
+    """A training without a state has begun, and its controller was killed."""
+    (tmp_path / "2026").mkdir()  # somebody else's
+    for name, state in recorded.items():
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "rounds.jsonl").touch()
+        if state != "waiting":
+            (tmp_path / name / "epochs.json").write_text('{"newest": 0}')
+        if state is not None:
+            (tmp_path / name / "final.json").write_text(json.dumps({"state": state}))
+    words = ["--members", "a,b", "--listen", "127.0.0.1:0", "--model-bytes", "1", "--out", str(tmp_path)]
+    args = standalone._parser().parse_args([*words, *(["--quorum", "1"] if quorum else [])])
+    trainings = standalone._trainings(args, ["a", "b"], "secret")
+    following = str(int(first or "1") + 1)
+    assert [out for _, out in islice(trainings, 2)] == [tmp_path / first, tmp_path / following]
 
 
 def refused(*changed: str, start: Callable[..., Popen[str] | ForkedProgram] = ForkedProgram, code: int = 2) -> str:
