@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import ipaddress
 import json
 import logging
@@ -18,6 +19,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count, permutations
 from pathlib import Path
@@ -39,6 +41,8 @@ from testbed.planning.events import load as load_simulator
 from testbed.plugins import is_file
 from testbed.protocol import Job
 from testbed.sockets import CONTROLLER, Tls
+
+log = logging.getLogger(__name__)
 
 #: The assumed edge between members before the first measurement. All are alike: only measurements tell them apart.
 UNKNOWN = Edge(rate_bps=100e6, rtt_s=0.05)
@@ -68,26 +72,29 @@ def _run(args: argparse.Namespace) -> int:
         secret = _secret(args.secrets, args.token_file)
         spec = _spec(args, names, secret)
         args.out.mkdir(parents=True, exist_ok=True)
-        tls = args.tls or (None if args.no_tls or _is_loopback(host) else _certificates(args.secrets / "tls", names))
-        if tls is None:
-            write_tokens(args.secrets, Identities(names, secret))
-            _print_keys("nothing is encrypted", args.secrets / "controller.key", args.secrets, "{}.token", names)
-        elif not args.tls:
-            _print_keys("all connections are encrypted", tls.parent / AUTHORITY_KEY, tls.parent, "{}", names)
-        endpoints = Endpoints(
-            args.out / "control",
-            args.out / "admin.sock",
-            args.secrets / "http.key",
-            TcpEndpoint(host, port, Tls(tls) if tls else None, _inherited(args.listening)),
-            args.http,
-        )
-        load_simulator()
-        if args.attached is not None:
-            asyncio.run(serve_attached(spec, endpoints, args.out))
-        else:
-            tell = partial(_print_outcome, not args.once)
-            failed = asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, tell, args.once))
-            return 1 if failed else 0
+        with _locked(args.out):
+            tls = args.tls or (
+                None if args.no_tls or _is_loopback(host) else _certificates(args.secrets / "tls", names)
+            )
+            if tls is None:
+                write_tokens(args.secrets, Identities(names, secret))
+                _print_keys("nothing is encrypted", args.secrets / "controller.key", args.secrets, "{}.token", names)
+            elif not args.tls:
+                _print_keys("all connections are encrypted", tls.parent / AUTHORITY_KEY, tls.parent, "{}", names)
+            endpoints = Endpoints(
+                args.out / "control",
+                args.out / "admin.sock",
+                args.secrets / "http.key",
+                TcpEndpoint(host, port, Tls(tls) if tls else None, _inherited(args.listening)),
+                args.http,
+            )
+            load_simulator()
+            if args.attached is not None:
+                asyncio.run(serve_attached(spec, endpoints, args.out))
+            else:
+                tell = partial(_print_outcome, not args.once)
+                failed = asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, tell, args.once))
+                return 1 if failed else 0
     except PortTaken:
         print(f"testbed-controller: --http {args.http}: this port can't be used; choose another", file=sys.stderr)
         return BAD_INPUT
@@ -95,6 +102,21 @@ def _run(args: argparse.Namespace) -> int:
         print(f"testbed-controller: {_text_of(error)}", file=sys.stderr)
         return BAD_INPUT
     return 0
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Lock the directory of the records. Raises ValueError if another controller has locked it."""
+    with (out / "controller.lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"--out {out}: another controller records there; write another --out, or stop that controller"
+            ) from None
+        except OSError as error:  # some clusters' file systems have no locks
+            log.warning("%s can't be locked, so that another controller could record there too: %s", out, error)
+        yield
 
 
 def _text_of(error: ValueError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import signal
@@ -263,6 +264,16 @@ def test_what_a_controller_can_t_use_ends_it_with_a_sentence(
         usual = ["--listen", "127.0.0.1:0", "--secrets", f"{tmp_path}/secrets", "--out", f"{tmp_path}/out"]
         errors = refused(*usual, *changed.split(), code=code)
     assert said in errors and "pydantic" not in errors, errors
+
+
+def test_a_second_controller_changes_nothing_in_the_directory_of_one_that_runs(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    with (out / "controller.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = refused("--listen", "127.0.0.1:0", "--secrets", str(tmp_path / "secrets"), "--out", str(out))
+    assert f"--out {out}" in said
+    assert [file.name for file in out.iterdir()] == ["controller.lock"]
 
 
 @pytest.mark.parametrize("address", ["tcp:host", "tcp::7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999"])
