@@ -44,6 +44,8 @@ Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 #: A duration: 30 years at most.
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+#: The longest timeout of a round in seconds: 115 days.
+MOST_ROUND_TIMEOUT_S = 1e7
 #: Unix time, until the year 5138.
 Moment = Annotated[float, Meta(ge=0, le=1e11)]
 Rate = Annotated[float, Meta(ge=0, le=1e18)]
@@ -133,7 +135,7 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     #: The member's declared speed of computing; 0 where it declares none.
     samples_per_s: Rate = 0.0
     #: How long a member waits for the peers of a round.
-    round_timeout_s: Annotated[float, Meta(gt=0, le=1e7)] = 120.0
+    round_timeout_s: Annotated[float, Meta(gt=0, le=MOST_ROUND_TIMEOUT_S)] = 120.0
     #: Connections to each next hop: on long paths that lose packets, several carry more than one.
     streams: Annotated[int, Meta(ge=1, le=255)] = 1
     #: The connections' congestion control; the kernel's default where it is empty.

@@ -40,6 +40,7 @@ from testbed.planning import Edge, Member, View
 from testbed.planning.events import load as load_simulator
 from testbed.plugins import is_file
 from testbed.protocol import Job
+from testbed.schema import MOST_ROUND_TIMEOUT_S
 from testbed.sockets import CONTROLLER, Tls
 
 log = logging.getLogger(__name__)
@@ -196,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policy", default="mst", help="the policy that makes plans: a name, or a file, ./mine.py")
     parser.add_argument("--codec", default="fp32", help="the codec of tensors on their way")
     parser.add_argument(
-        "--round-timeout", type=float, default=120.0, metavar="S", help="seconds after which a round has failed"
+        "--round-timeout", type=_timeout, default=120.0, metavar="S", help="seconds after which a round has failed"
     )
     parser.add_argument("--quorum", type=int, metavar="N", help="let members leave and join while N are present")
     once_help = "end after the first training: with 0 if it is done, with 1 if it failed"
@@ -270,6 +271,16 @@ def _port(text: str) -> int:
     if not _is_port(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no port; write a number from 0 to 65535")
     return int(text)
+
+
+def _timeout(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MOST_ROUND_TIMEOUT_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no timeout; write seconds above 0, and at most 10000000")
+    return seconds
 
 
 def _is_port(text: str) -> bool:

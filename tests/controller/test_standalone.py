@@ -246,6 +246,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         (2, "--secrets FOLDERS", "chmod 600 FOLDERS/controller.key"),
         (2, "--out FILE", "FILE: a file or folder of that name is there already"),
         (2, "--out FOLDERS", "FOLDERS/rounds.jsonl: it is a folder"),
+        *((2, f"--round-timeout {text}", "seconds above 0") for text in ("0", "-1", "nan", "inf", "1e8", "2min")),
         (2, "--quorum 3", "the quorum 3 is above the number of members, 2"),
         (2, "--policy none", "no policy 'none'"),
         (3, "--out /proc/sys/here", "/proc/sys/here: "),

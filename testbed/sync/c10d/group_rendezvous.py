@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from msgspec import structs
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from testbed.schema import MOST_ROUND_TIMEOUT_S
 from testbed.sockets import Tls
 from testbed.sync.environment import CONTROLLER, MemberEnvironment, address_towards, member_of
 from testbed.sync.errors import SyncError
@@ -151,7 +152,8 @@ class OwnController:
         self.address = f"tcp:{where}"
         words = ["--members", ",".join(members), "--listen", where, "--listening", str(listening.fileno())]
         words += ["--no-tls", "--secrets", str(folder / "secrets")]
-        words += ["--model-bytes", str(BUCKET_BYTES), "--policy", "auto", "--round-timeout", str(timeout_s)]
+        words += ["--model-bytes", str(BUCKET_BYTES), "--policy", "auto"]
+        words += ["--round-timeout", str(min(timeout_s, MOST_ROUND_TIMEOUT_S))]
         words += ["--out", str(folder / "out"), "--attached", str(folder)]
         self._log = (folder / "controller.log").open("w+b")
         with listening:
