@@ -126,8 +126,8 @@ async def _serve(
     token = None if endpoints.port is None else own_secret(endpoints.token)
     api = ApiServer(ControllerSubject(controller, out), endpoints.api, endpoints.port, token)
     try:
-        if endpoints.port is not None and token is not None:
-            _print_page_link(endpoints.port, token, endpoints.token)
+        if api.port is not None:
+            _print_page_link(api.port, api.token, endpoints.token)
         await controller.start()
         api.__enter__()
         announcing = asyncio.create_task(_announce(controller, api))
