@@ -108,13 +108,14 @@ class TokenAccess:
         await self._app(scope, receive_from_the_begin, send_once_accepted)
 
     def _is_token(self, shown: str) -> bool:
-        return hmac.compare_digest(shown.encode(), self._token.encode())
+        # JSON may hold half of a surrogate pair, which UTF-8 has no bytes for.
+        return hmac.compare_digest(shown.encode(errors="replace"), self._token.encode())
 
 
 def _shown(message: Any) -> str:
     try:
         value = json.loads(message.get("text") or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     token = value.get("token") if isinstance(value, dict) else None
     return token if isinstance(token, str) else ""

@@ -143,7 +143,8 @@ def test_a_websocket_shows_the_token_in_its_first_message(site: Site) -> None:
         with connect(address, origin=origin) as live:  # type: ignore[arg-type]
             live.send(json.dumps({"token": site.token}))
             assert json.loads(live.recv(60))["state"]["training"]["state"] == "waiting"
-    for first in (json.dumps({"token": "guess"}), json.dumps([site.token]), site.token, b"\x00", "{"):
+    deep, no_text = "[" * 100_000, r'{"token": "\ud800"}'
+    for first in (json.dumps({"token": "guess"}), json.dumps([site.token]), site.token, b"\x00", "{", deep, no_text):
         with connect(address, origin=own) as live:  # type: ignore[arg-type]
             live.send(first)
             with pytest.raises(ConnectionClosed) as closed:
