@@ -1,4 +1,4 @@
-"""Requests to consider a plan, some of which wait for the end of the current swap."""
+"""Requests to consider a plan, some of which are deferred: by the current swap, or because no plan can be made now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from testbed.planning import Policy
 
-#: The ranks of requests that wait for the current swap: one of the same or a higher rank replaces the waiting one.
+#: The ranks of requests that are deferred: one of the same or a higher rank replaces the waiting one.
 RANKS = {"period": 0, "network": 1, "forced": 2}
 
 
@@ -31,7 +31,7 @@ class PlanRequest:
 
 
 class PlanRequests:
-    """A queue of requests in the order of their arrival. Deferred requests return to it after the current swap."""
+    """A queue of requests in the order of their arrival. Deferred requests return to it by `restore_deferred`."""
 
     def __init__(self) -> None:
         self._queue: deque[PlanRequest] = deque()
@@ -56,7 +56,7 @@ class PlanRequests:
         return self._queue.popleft()
 
     def defer(self, request: PlanRequest) -> None:
-        """Keep a request until the current swap ends.
+        """Keep a request until the current swap ends, or the network or the policy changes.
 
         One request and the joining members are kept: plans are then judged by the view of that time.
         """
@@ -66,7 +66,7 @@ class PlanRequests:
             self._deferred = request
 
     def restore_deferred(self) -> None:
-        """Return the deferred requests to the queue: the swap is over."""
+        """Return the deferred requests to the queue."""
         if self._deferred is not None:
             self.add(self._deferred)
             self._deferred = None

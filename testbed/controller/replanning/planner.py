@@ -137,6 +137,7 @@ class Planner:
         self.monitor.redeclare()
         self._track.redeclare()
         self._declarations += 1
+        self._requests.restore_deferred()
         self._requests.add(PlanRequest("network"))
 
     def force(self, policy: Policy) -> None:
@@ -147,6 +148,7 @@ class Planner:
         """
         policy.check(self._maker.view(self._clocks.unix()))
         self.policy = policy
+        self._requests.restore_deferred()
         self._requests.add(PlanRequest("forced", policy))
 
     def request_join(self, member: str) -> None:
@@ -267,6 +269,8 @@ class Planner:
         adopted, decision, policy = None, proposal.decision, request.policy or self.policy
         if proposal.plan is None:
             log.warning("the policy %s has no plan: %s", policy.name, decision.why)
+            if request.joins:  # the member waits for a network, a policy or members with which there is a plan
+                self._requests.defer(request)
         elif decision.adopt and group.phase != "over":
             reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
             adopted = yield from self._adopt(proposal.plan, reason, request.joins)

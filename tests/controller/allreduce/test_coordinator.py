@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.model.actions import Action, Actions, After, Background, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.spec import Elasticity
 from testbed.plan import Plan
+from testbed.planning import Pair
 from testbed.protocol import (
     Abort,
     Arrived,
@@ -118,6 +119,16 @@ def told(tmp_path: Path) -> Iterator[Told]:
 
 def hello(name: str) -> Hello:
     return Hello(name, ("10.0.0.1", 4000))
+
+
+def change_routes(told: Told, routes: Mapping[Pair, tuple[str, ...]]) -> None:
+    told.coordinator.change_network(VIEW.links, routes)
+    told.do(())
+
+
+def report_holdings(told: Told, names: Iterable[str]) -> None:
+    for name in names:
+        told.hear(holding(name, told.coordinator.group.plans.epochs.newest))
 
 
 def holding(name: str, epoch: int) -> Holding:
@@ -261,8 +272,7 @@ def test_a_member_that_comes_takes_part_from_the_first_round_under_its_plan(told
 
 def test_only_a_plan_s_members_prepare_and_confirm_it(told: Told) -> None:
     told.lose(LOST)
-    for name in OTHERS:
-        told.hear(holding(name, told.coordinator.group.plans.epochs.newest))
+    report_holdings(told, OTHERS)
     told.force("d-w0")
     prepared = told.take(Prepare)
     assert prepared.keys() == set(OTHERS)
@@ -275,6 +285,30 @@ def test_only_a_plan_s_members_prepare_and_confirm_it(told: Told) -> None:
     for name in OTHERS:
         told.hear(Held(name, epoch))
     assert told.take(Confirm) == dict.fromkeys(OTHERS, Confirm(epoch))
+
+
+def test_a_member_without_links_joins_once_they_are_up(told: Told) -> None:
+    told.lose(LOST)
+    change_routes(told, {pair: route for pair, route in VIEW.routes.items() if LOST not in pair})
+    report_holdings(told, OTHERS)
+    told.sent.clear()
+    told.do(told.coordinator.join(hello(LOST)))
+    assert told.take(Welcome) == {}
+    change_routes(told, VIEW.routes)
+    assert told.take(Welcome).keys() == {LOST}
+
+
+def test_a_member_joins_under_another_policy_where_the_run_s_has_no_plan(told: Told) -> None:
+    """A star needs its server, which is lost."""
+    told.force(LOST)
+    told.lose(LOST)
+    told.lose("c-w0")
+    report_holdings(told, ("a-w0", "a-w1", "d-w0"))
+    told.sent.clear()
+    told.do(told.coordinator.join(hello("c-w0")))
+    assert told.take(Welcome) == {}
+    told.force("d-w0")
+    assert told.take(Welcome).keys() == {"c-w0"}
 
 
 def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_agreed_on_it(told: Told) -> None:
