@@ -16,7 +16,7 @@ from typing import Any
 from testbed.api.requests import ForcePlan, ForcePolicy, Request
 from testbed.controller.allreduce.plan_swaps import PlanSwaps
 from testbed.controller.allreduce.recovery import Recovery
-from testbed.controller.model.actions import Actions, After, Announce, Contradiction, Fail, TellAll
+from testbed.controller.model.actions import Actions, After, Announce, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.coordinator import Coordinator, NotForMembers
 from testbed.controller.model.membership import GroupState
@@ -109,7 +109,9 @@ class AllReduceCoordinator(Coordinator):
     def join(self, hello: Hello) -> Actions:
         """Request a plan with a member that connects during the run. A present member lost its state by a restart."""
         if hello.member in self.present:
-            yield from self._remove_members({hello.member: "it was restarted"})
+            for action in self._remove_members({hello.member: "it was restarted"}):
+                if not (isinstance(action, Tell) and action.member == hello.member):  # the new process waits there
+                    yield action
         self.group.membership.roster[hello.member] = hello.address
         self.planner.request_join(hello.member)
 

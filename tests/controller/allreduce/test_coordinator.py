@@ -287,6 +287,17 @@ def test_only_a_plan_s_members_prepare_and_confirm_it(told: Told) -> None:
     assert told.take(Confirm) == dict.fromkeys(OTHERS, Confirm(epoch))
 
 
+def test_a_member_that_was_restarted_waits_for_its_welcome(told: Told) -> None:
+    told.go_round(1, epoch=0)
+    told.sent.clear()
+    told.do(told.coordinator.join(hello(LOST)))
+    assert {member for member, _ in told.sent} == set(OTHERS)
+    assert told.take(Abort).keys() == set(OTHERS)
+    report_holdings(told, OTHERS)
+    assert told.take(Welcome).keys() == {LOST}
+    assert told.kinds() == [("left", LOST)]
+
+
 def test_a_member_without_links_joins_once_they_are_up(told: Told) -> None:
     told.lose(LOST)
     change_routes(told, {pair: route for pair, route in VIEW.routes.items() if LOST not in pair})
