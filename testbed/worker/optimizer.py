@@ -28,6 +28,10 @@ class Optimizer(ABC):
         """Return the tensors that the optimizer keeps of its steps; their shapes follow from the number of steps."""
         return []
 
+    def learn_at(self, learning_rate: float) -> None:
+        """Set the learning rate of later steps."""
+        self._learning_rate = learning_rate
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next step depends on, beside the parameters."""
         return {}
@@ -168,6 +172,11 @@ class Muon(Optimizer):
     def moments(self) -> list[torch.Tensor]:
         """Return AdamW's moments and the matrices' momenta; an empty list before the first step."""
         return [*self._adam.moments(), *self._momenta]
+
+    def learn_at(self, learning_rate: float) -> None:
+        """Set the learning rate of later steps."""
+        super().learn_at(learning_rate)
+        self._adam.learn_at(learning_rate)
 
     def state_dict(self) -> dict[str, Any]:
         """Return AdamW's state, and the matrices' momenta as one flat tensor, which is empty before the first step."""

@@ -142,6 +142,19 @@ def test_on_a_cpu_muon_makes_matrices_orthogonal_in_float32(shape: tuple[int, in
     assert sizes.max() < 1.6
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "muon"])
+def test_a_learning_rate_that_changes_is_that_of_the_next_step(name: str) -> None:
+    """At a rate next to none nothing moves."""
+    gradient, matrices = torch.ones(12), [optimizer.Matrix(0, 2, 3)]
+    values, one = torch.ones(12), optimizer.make(name, 0.1, matrices)
+    one.step(values, gradient)
+    before = values.clone()
+    assert not torch.equal(before, torch.ones(12))
+    one.learn_at(1e-12)
+    one.step(values, gradient)
+    torch.testing.assert_close(values, before)
+
+
 def test_muon_has_the_matrices_of_a_transformers_blocks() -> None:
     """Neither what stands for characters and places, nor what makes scores."""
     shapes = {(its.rows, its.columns) for its in learner.hidden_matrices(models.build("gpt-small", 103, 64, 0))}
