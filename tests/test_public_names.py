@@ -78,8 +78,9 @@ class _Written:
         return f"{type(self._value).__name__}()" if " at 0x" in named else named
 
 
-@pytest.mark.pure
+@pytest.mark.local
 def test_public_names_change_on_purpose_alone() -> None:
+    """Local, since modules that it loads read the clock as they are loaded."""
     assert public_names() == KEPT.read_text(), "write them again by `python -m tests.test_public_names`"
 
 

@@ -123,7 +123,7 @@ def check_number(policy: Policy, option: str, value: object, above: bool = False
 
 
 def is_number(value: object) -> bool:
-    """Return whether an option's value is a finite number of at least 0; true and false are none."""
+    """Return whether an option's value is a finite number of at least 0, and not true or false."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
 
 
