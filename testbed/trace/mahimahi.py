@@ -101,19 +101,25 @@ def schedule_of(trace: Trace) -> DeliverySchedule:
         text = f"the trace carries {packets:g} packets, over {MOST_PACKETS}; take a shorter trace or a lower rate"
         raise TraceError(text, rule="too-many", given=packets)
     share = volume.total[-1] / packets
-    return DeliverySchedule(tuple(_moments(volume, (share * i for i in range(1, packets + 1)))))
+    # The last line is the period of the loop, so it is the trace's end also where the trace ends in an outage.
+    end = _millisecond(volume.duration_s)
+    return DeliverySchedule((*_moments(volume, (share * i for i in range(1, packets))), end))
 
 
 def _moments(volume: Volume, totals: Iterable[float]) -> Iterable[int]:
-    """Yield the millisecond, rounded up, by which each of the rising totals was delivered."""
+    """Yield the millisecond by which each of the rising totals was delivered; all are below the volume's whole."""
     i = 0
     for total in totals:
-        while i < len(volume.total) - 2 and volume.total[i + 1] < total:
+        while volume.total[i + 1] < total:
             i += 1
         low, high = volume.total[i], volume.total[i + 1]
         start, stop = volume.edges_s[i], volume.edges_s[i + 1]
-        time_s = start + min((total - low) / (high - low), 1.0) * (stop - start)
-        yield -int(-round(time_s * 1e3, 6) // 1)
+        yield _millisecond(start + (total - low) / (high - low) * (stop - start))
+
+
+def _millisecond(time_s: float) -> int:
+    """Return a time in milliseconds, rounded up."""
+    return -int(-round(time_s * 1e3, 6) // 1)
 
 
 def write_mahimahi(path: Path, schedule: DeliverySchedule) -> None:

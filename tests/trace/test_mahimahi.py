@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from testbed.link import MTU_FRAME_BYTES
@@ -57,14 +57,22 @@ def test_any_text_is_a_schedule_or_refused(text: str, step_s: float) -> None:
         assert str(error)
 
 
-@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 50)), min_size=1, max_size=8))
-def test_a_trace_as_packets_keeps_its_sum_within_half_a_packet_and_its_length(steps: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 20), st.floats(1, 50), st.booleans()), min_size=1, max_size=8))
+@example([(20, 0.9693272692224496, False), (20, 0.9693272692224496, True)])  # rounded up, shares sum to more
+def test_a_trace_as_packets_keeps_its_sum_within_half_a_packet_and_its_length(
+    steps: list[tuple[int, float, bool]],
+) -> None:
     moments = [0]
-    for tenths, _ in steps:
+    for tenths, _, _ in steps:
         moments.append(moments[-1] + tenths)
-    trace = Trace(tuple(Row(moment / 10, (mbps + 1) * 1e6) for moment, (_, mbps) in zip(moments, steps, strict=False)))
+    trace = Trace(
+        tuple(
+            Row(moment / 10, mbps * 1e6, loss=float(lost and moment > 0))
+            for moment, (_, mbps, lost) in zip(moments, steps, strict=False)
+        )
+    )
     carried = sum(
-        (row.rate_bps or 0) / 8 * (end - row.time_s)
+        (row.rate_bps or 0) / 8 * (end - row.time_s) * (row.loss != 1)
         for row, end in zip(trace.rows, [*(row.time_s for row in trace.rows[1:]), trace.duration_s], strict=True)
     )
     schedule = schedule_of(trace)
