@@ -8,7 +8,6 @@ Members train a real model, or a small one in its place that learns nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -240,13 +239,14 @@ class RealMembers(TrainingMembers):
 class PlaceholderMembers(TrainingMembers):
     """Members that learn nothing: a small model shows which rounds they request, and when.
 
-    Members with the same assignment do the same, so one thread stands for all of them, and each mean is its own input.
+    One thread stands for all members without an assignment, since they do the same. A member with an assignment has a
+    thread of its own: a plan may give each of these another number of local steps. Each mean is its own input.
     """
 
     def __init__(self, jobs: Mapping[str, Job], elements: int, plan: Callable[[], Plan]) -> None:
         threads: dict[str, SimulatedSession] = {}
         self._larger = elements / min(elements, MOST_ELEMENTS)
-        self._kinds = {name: json.dumps(job.assignment, default=list) for name, job in jobs.items()}
+        self._kinds = {name: name if job.assignment else "" for name, job in jobs.items()}
         for name, kind in self._kinds.items():
             if kind not in threads:
                 model = small_learner(Workload.from_json(jobs[name].workload), elements)
@@ -254,7 +254,7 @@ class PlaceholderMembers(TrainingMembers):
         super().__init__(threads)
 
     def next_activities(self) -> dict[str, Activity]:
-        """Return each member's activity up to its next round, computed once for all members of equal assignment.
+        """Return each member's activity up to its next round, computed once for all members without an assignment.
 
         Metrics are left out, because they would be those of the small model.
         """

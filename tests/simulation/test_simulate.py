@@ -154,11 +154,30 @@ def test_placeholder_members_request_the_rounds_that_real_members_request(
     monkeypatch.chdir(tmp_path)
     train = {"model": "svm", "rounds": 6, "optimizer": {"name": inner_of(strategy)}}
     file = write(tmp_path, train=train, sync={"policy": "ring", "strategy": strategy, **IN_ROUNDS[strategy]})
+    check_rounds_end_alike(simulated(file, gradients=True), simulated(file))
+
+
+def test_placeholder_members_take_the_steps_that_the_plan_gives_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slow.csv").write_text("time_s,speed\n0,0.25\n10,0.25\n")
+    file = write(
+        tmp_path,
+        train={"model": "svm", "rounds": 8},
+        compute={"step_time": "100ms", "speeds": {"c-w0": "slow.csv"}},
+        sync={"policy": "cpn", "strategy": "hybrid", "every": 8},
+        controller={"period": "1s", "hold": False},
+    )
     learning, placeholders = simulated(file, gradients=True), simulated(file)
-    assert len(learning.rounds) == len(placeholders.rounds)
-    for one, other in zip(learning.rounds, placeholders.rounds, strict=True):
-        ends = [record.since(its.finished_s) for record, its in ((learning, one), (placeholders, other))]
-        assert ends[0] == pytest.approx(ends[1], rel=0.01)
+    assert {tuple(plan.steps.values()) for plan in learning.plans.values()} == {(8, 8, 8), (8, 8, 2)}
+    check_rounds_end_alike(learning, placeholders)
+
+
+def check_rounds_end_alike(one: RunRecord, other: RunRecord) -> None:
+    """Check that two runs have as many rounds, which end at the same moments."""
+    ends = [[record.since(its.finished_s) for its in record.rounds] for record in (one, other)]
+    assert ends[0] == pytest.approx(ends[1], rel=0.01)
 
 
 def test_a_round_that_goes_on_beside_steps_costs_what_they_do_not_cover(
