@@ -50,6 +50,11 @@ def test_what_left_before_the_rate_fell_may_still_arrive() -> None:
     assert rate_excess(samples(*[4 * RATE] * 9), [state(-60, 4 * RATE), state(1.0, RATE)]).keys() == {"a->b"}
 
 
+def test_a_link_that_was_removed_has_no_rate_from_then_on() -> None:
+    removed = {"at_s": 4.0, "link": "a->b", "removed": True}
+    assert rate_excess(samples(*[RATE] * 4, *[0.0] * 5), [state(-60, RATE), removed]) == {}
+
+
 def test_a_link_that_was_made_again_counts_from_zero() -> None:
     made = samples(*[RATE] * 8)
     for sample in made[4:]:
