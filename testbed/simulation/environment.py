@@ -244,7 +244,8 @@ class EventSchedule:
         self.on_change()
         state = self._environment.network.at(at_s)
         if event.change:
-            self._record("change", event.change.link, state.changes[event.change.link].values())
+            own = event.change.scaled(self._experiment.spec.scale)  # alone where a swap of this moment took it back
+            self._record("change", own.link, state.changes.get(own.link, own).values())
             return
         if event.down or event.up:
             self._record("down" if event.down else "up", pair_name(*event.pair))

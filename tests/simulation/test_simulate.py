@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from testbed.emulation.containers import documentation
@@ -91,6 +92,19 @@ def test_events_stand_with_their_times_and_links_as_they_were(followed: RunRecor
     assert [(round(one.at_s, 3), one.rate_bps) for one in followed.states["a->b"]] == [(0.0, 12e6), (2.0, 1.5e6)]
     twelfth = followed.since(followed.rounds[11].finished_s)
     assert twelfth < followed.states["b->c"][-1].at_s < twelfth + 0.5 and not followed.states["b->c"][-1].up
+
+
+def test_a_change_that_a_swap_of_the_same_moment_takes_back_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    less = yaml.safe_load(write(tmp_path).with_name("net.yaml").read_text())
+    (tmp_path / "less.yaml").write_text(yaml.safe_dump({**less, "name": "less", "links": less["links"][1:]}))
+    change = {"change": {"link": "a->b", "rate": "3mbit"}}
+    events = [{"at": "0.5s", **change}, {"at": "0.5s", "swap": "less.yaml"}]
+    record = simulated(write(tmp_path, events=events))
+    told = [(event["kind"], event["target"], event.get("changed", {}).get("rate_bps")) for event in record.events]
+    assert told == [("change", "a->b", 3e6), ("swap", "less", None)]
 
 
 def test_links_carry_what_members_send(followed: RunRecord) -> None:
