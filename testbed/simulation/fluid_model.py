@@ -33,9 +33,8 @@ class FluidModel(RoundModel):
     name = "fluid"
 
     def __init__(self, network: SimulatedNetwork, timeout_s: float) -> None:
-        """Make a model over `network`. A round that lasts for `timeout_s` fails the run, as in emulation."""
-        self._network = network
-        self._timeout_s = timeout_s
+        """Make a model over `network`. A round that lasts for longer than `timeout_s` fails the run, as live."""
+        super().__init__(network, timeout_s)
         self._planned = RecentPlans(PlanFlows)
 
     def _reduce(self, plan: Plan, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
@@ -47,6 +46,7 @@ class FluidModel(RoundModel):
         began = np.array([began_s[name] for name in plan.members])
         first_s, done = float(began.min()), 0.0
         at_s, state = first_s, self._network.at(first_s)
+        first = state
         while True:
             paths = flows.paths(state)
             finished = flows.finished(paths, began)
@@ -56,14 +56,12 @@ class FluidModel(RoundModel):
                 break
             done += (until_s - at_s) / whole_s
             if until_s - first_s > self._timeout_s:
-                raise RunFailed(
-                    f"a round did not end within {self._timeout_s:g} s of simulated time: it began at {first_s:.1f} s"
-                )
+                raise self._out_of_time(first_s)
             at_s, state = until_s, self._network.at(until_s)
         stretched = (at_s + (1 - done) * whole_s - first_s) / whole_s
         ends = np.maximum(first_s + (finished - first_s) * stretched, began).tolist()
         finished_s = dict(zip(plan.members, ends, strict=True))
-        return SimulatedRound(began_s, finished_s, flows.transfers(paths, float(began.max())), state)
+        return SimulatedRound(began_s, finished_s, flows.transfers(paths, float(began.max())), first)
 
 
 @dataclass(frozen=True, slots=True)

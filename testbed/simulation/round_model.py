@@ -128,6 +128,11 @@ class RoundModel(ABC):
     name: str
     _grouped: tuple[Plan, list[Plan]] | None = None
 
+    def __init__(self, network: SimulatedNetwork, timeout_s: float) -> None:
+        """Make a model over `network`. A round that lasts for longer than `timeout_s` fails the run, as live."""
+        self._network = network
+        self._timeout_s = timeout_s
+
     def simulate(self, plan: Plan, number: int, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
         """Simulate round `number` of a plan. Groups that reduce among themselves do not share links.
 
@@ -138,8 +143,19 @@ class RoundModel(ABC):
             payload: The bytes to move.
 
         Raises:
-            RunFailed: the round cannot end.
+            RunFailed: the round cannot end, or lasts for longer than the timeout at one of the members.
         """
+        done = self._simulate(plan, number, began_s, payload)
+        if any(at_s - began_s[member] > self._timeout_s for member, at_s in done.finished_s.items()):
+            raise self._out_of_time(min(began_s.values()))
+        return done
+
+    def _out_of_time(self, first_s: float) -> RunFailed:
+        return RunFailed(
+            f"a round did not end within {self._timeout_s:g} s of simulated time: it began at {first_s:.1f} s"
+        )
+
+    def _simulate(self, plan: Plan, number: int, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
         if plan.among_all(number):
             return self._reduce(plan, began_s, payload)
         if self._grouped is None or self._grouped[0] is not plan:
@@ -261,12 +277,11 @@ class ChunkModel(RoundModel):
 
         Args:
             network: The links and their changes.
-            timeout_s: The duration at which a round fails the run, as in emulation.
+            timeout_s: The longest duration of a round; a longer one fails the run, as in emulation.
             connections: The connections' state under BBR; None under another congestion control.
         """
+        super().__init__(network, timeout_s)
         self._connections = connections
-        self._network = network
-        self._timeout_s = timeout_s
         self._planned = RecentPlans(PlanRounds)
 
     def _reduce(self, plan: Plan, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
@@ -288,9 +303,7 @@ class ChunkModel(RoundModel):
             found = rounds.run(network, ready_s, later=[(at_s - first_s, its) for at_s, its in later], connections=rows)
             over = first_s + float(found.finished_s.max()) <= until_s
             if not over and ahead_s > self._timeout_s:
-                raise RunFailed(
-                    f"a round did not end within {self._timeout_s:g} s of simulated time: it began at {first_s:.1f} s"
-                )
+                raise self._out_of_time(first_s)
             ahead_s *= FURTHER
         if connections and rows is not None:
             connections.keep(pairs, rows, first_s)

@@ -27,11 +27,11 @@ NO_DELAYS = [{**link, "rtt": "0ms"} for link in LINKS]
 MODEL_BYTES = 600_000
 
 
-def seconds(kind: type[RoundModel], experiment: Experiment, policy: str = "ring") -> float:
+def seconds(kind: type[RoundModel], experiment: Experiment, policy: str = "ring", timeout_s: float = 60.0) -> float:
     """Return the duration of a round that all members begin at once."""
     view = declared_view(experiment.topology, MODEL_BYTES)
     network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
-    model = kind(network, 60.0)  # type: ignore[call-arg]
+    model = kind(network, timeout_s)
     done = model.simulate(make_policy(policy).plan(view), 1, dict.fromkeys(view.names, 0.0), Payload(MODEL_BYTES))
     return max(done.finished_s.values())
 
@@ -73,6 +73,15 @@ def test_a_round_whose_members_are_cut_off_fails(kind: type[RoundModel], tmp_pat
     events = [{"at": "0.1s", "down": pair} for pair in (["a", "b"], ["c", "a"])]
     with pytest.raises(RunFailed, match="60 s"):
         seconds(kind, load(tmp_path, events=events))
+
+
+@MODELS
+def test_a_round_that_lasts_for_longer_than_the_timeout_fails(kind: type[RoundModel], tmp_path: Path) -> None:
+    experiment = load(tmp_path)
+    whole = seconds(kind, experiment)
+    assert seconds(kind, experiment, timeout_s=1.001 * whole) == whole
+    with pytest.raises(RunFailed, match=f"{0.999 * whole:g} s"):
+        seconds(kind, experiment, timeout_s=0.999 * whole)
 
 
 @pytest.mark.parametrize("policy", ["ring", "mst", "netstorm"])
