@@ -204,11 +204,11 @@ class ProbeModel:
     def train(self, member: str, probe: Probe, now_s: float) -> tuple[float, Train] | None:
         """Return a train of a probe that a member sends now, after the moment at which it is over.
 
-        None if the path is down.
+        None if the path is down or loses everything.
         """
         state = self.network.at(now_s)
         links = state.links_between(member, probe.peer)
-        if not links or not all(state.states[name].up and state.states[name].rate_bps for name in links):
+        if not links or not all(state.states[name].up and _kept_bps(state, name) for name in links):
             return None
         packets, pace = paced(probe)
         size, seconds = (packets - 1) * COUNTED_BYTES, train_s(probe)
@@ -222,7 +222,7 @@ class ProbeModel:
 
     def _passing_s(self, state: NetworkState, link: str, at_s: float, size: float) -> float:
         """Return the seconds that a link takes from `at_s` on to pass `size` bytes beside the rounds."""
-        whole = state.states[link].rate_bps * GOODPUT / 8
+        whole = _kept_bps(state, link) * GOODPUT / 8
         ends_s = at_s + size / (LEAST_SHARE * whole)
         began_s, ended_s, sizes = self._beside(state, link, at_s, ends_s)
         times = np.unique(np.clip(np.concatenate([[at_s, ends_s], began_s, ended_s]), at_s, ends_s))
@@ -244,3 +244,8 @@ class ProbeModel:
                     found += [its for its in chunks if its[0] < until_s and its[1] > from_s and its[0] < its[1]]
         began, ended, sizes = np.array(found).T
         return began, ended, sizes
+
+
+def _kept_bps(state: NetworkState, link: str) -> float:
+    """Return a link's rate, less the share of packets that it loses at random."""
+    return state.states[link].rate_bps * (1 - state.states[link].loss)

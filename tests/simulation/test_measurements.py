@@ -21,10 +21,11 @@ pytestmark = pytest.mark.pure
 ZERO_S = 1000
 
 
-def model(folder: Path, mbps: float) -> ProbeModel:
-    """Return probes from a over b to c. Links have `mbps` and 40 ms one way."""
+def model(folder: Path, mbps: float, loss_pct: float = 0.0) -> ProbeModel:
+    """Return probes from a over b to c. Links have `mbps` and 40 ms one way; that from a to b loses packets."""
     links = [{"between": pair, "rate": f"{mbps}mbit", "rtt": "80ms"} for pair in (["a", "b"], ["b", "c"])]
-    experiment = load(folder, links)
+    (folder / "loss.csv").write_text(f"time_s,loss_pct\n0,{loss_pct}\n")
+    experiment = load(folder, [{**links[0], "forward": {"trace": {"file": "loss.csv"}}}, links[1]])
     return ProbeModel(SimulatedNetwork(experiment, Routes.over(experiment.topology)), SimulatedClocks(ZERO_S))
 
 
@@ -47,6 +48,12 @@ def test_a_train_comes_at_the_path_s_rate(mbps: float, tmp_path: Path) -> None:
 def test_where_the_path_carries_more_a_train_comes_as_fast_as_it_left(tmp_path: Path) -> None:
     _, train = probe_train(model(tmp_path, 40), 2)
     assert train.bytes / train.seconds == pytest.approx(train.allowed_bytes_s, rel=0.01)
+
+
+def test_a_train_passes_without_the_packets_that_a_link_loses(tmp_path: Path) -> None:
+    _, train = probe_train(model(tmp_path, 20, loss_pct=25), 20)
+    assert 8 * train.bytes / train.seconds == pytest.approx(0.75 * 20e6 * GOODPUT, rel=0.01)
+    assert model(tmp_path, 20, loss_pct=100).train("a-w0", probe_of("b-w0", 20e6), 2.0) is None
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.8])
