@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import floor, isfinite
 
 import numpy as np
 
 from testbed.link import TCP_PAYLOAD_BYTES
+from testbed.planning import Pair
 from testbed.planning.constraints import GOODPUT
 from testbed.protocol import Arrived, PeerSample, Probe, Report, Train
 from testbed.simulation.environment import Environment
@@ -113,8 +114,8 @@ class MemberMeasurements:
             finished_s=self._clocks.zero_s + done.finished_s[self._name],
             compute_s=0.0,
             paced_s=steps.seconds,
-            sent_bytes=round(sum(chunk.bytes for its in sent.values() for chunk in its)),
-            received_bytes=round(sum(chunk.bytes for its in received.values() for chunk in its)),
+            sent_bytes=round(_size(sent, done.detoured, self._name, 0)),
+            received_bytes=round(_size(received, done.detoured, self._name, 1)),
             lost=0,
             duplicated=0,
             waited={peer: max(its[-1].came_s - began_s, 0.0) for peer, its in received.items()},
@@ -140,6 +141,12 @@ class MemberMeasurements:
             _, peer, train = heapq.heappop(self._coming)
             found.setdefault(peer, []).append(train)
         return {peer: tuple(its) for peer, its in found.items()}
+
+
+def _size(own: Mapping[str, Sequence[Transfer]], detoured: Mapping[Pair, float], member: str, end: int) -> float:
+    """Return the bytes that a member sent (`end` is 0) or received (1): its own transfers, and chunks on detours."""
+    direct = sum(chunk.bytes for its in own.values() for chunk in its)
+    return direct + sum(size for pair, size in detoured.items() if pair[end] == member)
 
 
 def trains(sent: Sequence[Transfer], zero_s: float) -> Iterator[tuple[float, Train]]:

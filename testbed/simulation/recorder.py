@@ -42,9 +42,12 @@ class LinkTraffic:
         self._bytes: dict[str, float] = {}
 
     def add_round(self, done: SimulatedRound) -> None:
-        """Count a round's transfers, each at the moment when its last byte was sent."""
+        """Count a round's transfers, each when its last byte was sent, and detours at the round's end."""
         for pair, sent in done.transfers.items():
             self.add(pair, sent, done.network)
+        over_s = max(done.finished_s.values())
+        for pair, size in done.hops.items():
+            self.add(pair, (Transfer(over_s, over_s, over_s, over_s, size),), done.network)
 
     def add(self, pair: Pair, sent: Iterable[Transfer], network: NetworkState) -> None:
         """Add a pair's transfers to the counts of each link on the pair's route, by second."""

@@ -102,6 +102,9 @@ class SimulatedRound:
     transfers: Mapping[Pair, Sequence[Transfer]]
     #: The network when the round began.
     network: NetworkState
+    #: Bytes of payload that took auxiliary routes: from each sender to each final receiver, and over each hop.
+    detoured: Mapping[Pair, float] = field(default_factory=dict)
+    hops: Mapping[Pair, float] = field(default_factory=dict)
 
     @cached_property
     def sent(self) -> dict[str, dict[str, Sequence[Transfer]]]:
@@ -170,6 +173,8 @@ class RoundModel(ABC):
             {name: at_s for part in parts for name, at_s in part.finished_s.items()},
             {pair: its for part in parts for pair, its in part.transfers.items()},
             first.network,
+            {pair: size for part in parts for pair, size in part.detoured.items()},
+            {pair: size for part in parts for pair, size in part.hops.items()},
         )
 
     @abstractmethod
@@ -309,7 +314,9 @@ class ChunkModel(RoundModel):
             connections.keep(pairs, rows, first_s)
         finished = (found.finished_s[0] + first_s).tolist()
         finished_s = dict(zip(plan.members, finished, strict=True))
-        return SimulatedRound(began_s, finished_s, _transfers(rounds, found, first_s), states[0])
+        return SimulatedRound(
+            began_s, finished_s, _transfers(rounds, found, first_s), states[0], *_detours(rounds, found)
+        )
 
 
 def _flow_networks(
@@ -330,7 +337,7 @@ def _flow_networks(
 
 
 def _transfers(rounds: PlanRounds, found: Found, first_s: float) -> dict[Pair, list[Transfer]]:
-    """Return the chunks that each pair sent, in order."""
+    """Return the chunks that each pair sent in order, without those that took an auxiliary route."""
     sent: dict[Pair, list[Transfer]] = {}
     items = rounds.items
     for f, pair in enumerate(rounds.pairs):
@@ -342,3 +349,17 @@ def _transfers(rounds: PlanRounds, found: Found, first_s: float) -> dict[Pair, l
         rows = zip(*(column.tolist() for column in columns), strict=True)
         sent.setdefault(pair, []).extend(map(Transfer._make, rows))
     return sent
+
+
+def _detours(rounds: PlanRounds, found: Found) -> tuple[dict[Pair, float], dict[Pair, float]]:
+    """Return the bytes that took auxiliary routes: from each sender to each final receiver, and over each hop."""
+    detoured: dict[Pair, float] = {}
+    hops: dict[Pair, float] = {}
+    items = rounds.items
+    for f, pair in enumerate(rounds.pairs):
+        chunks = slice(items.first[f], items.first[f + 1])
+        if chunks.start == chunks.stop:  # a flow of an auxiliary route: it has no items of its own
+            hops[pair] = hops.get(pair, 0.0) + float(found.sent[f])
+        else:
+            detoured[pair] = float(items.size[chunks][np.isnan(found.came_s[0][chunks])].sum())
+    return detoured, hops

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testbed.controller.knowledge.network_monitor import probe_of
 from testbed.emulation.network.routing import Routes
+from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
+from testbed.plan import Plan, Route, Tree
 from testbed.planning.constraints import GOODPUT
 from testbed.protocol import Train
 from testbed.simulation.event_queue import SimulatedClocks
-from testbed.simulation.measurements import ProbeModel, trains
+from testbed.simulation.measurements import MemberMeasurements, ProbeModel, trains
+from testbed.simulation.members import NO_STEPS, FinishedRound
 from testbed.simulation.network import SimulatedNetwork
-from testbed.simulation.round_model import SimulatedRound, Transfer
-from tests.simulation.experiments import load
+from testbed.simulation.recorder import LinkTraffic
+from testbed.simulation.round_model import ChunkModel, Payload, SimulatedRound, Transfer
+from tests.simulation.experiments import LINKS, load
 
 pytestmark = pytest.mark.pure
 
@@ -90,3 +96,26 @@ def test_a_train_says_the_least_and_the_most_that_tcp_let_go() -> None:
     assert over_s == pytest.approx(1.06)
     assert train.bytes / train.seconds == pytest.approx(1e6)
     assert (train.allowed_bytes_s, train.burst_bytes_s) == (1_000_000, 3_000_000)
+
+
+def test_chunks_on_auxiliary_routes_count_at_both_ends_and_on_each_link(tmp_path: Path) -> None:
+    """A tenth of the rate from a to b sends chunks over c, which forwards them and counts none as its own."""
+    experiment = load(tmp_path, [{**LINKS[0], "forward": {"rate": "1.2mbit"}}, *LINKS[1:]])
+    names, edges = tuple(worker.name for worker in experiment.topology.workers), {"b-w0": "a-w0", "c-w0": "a-w0"}
+    plan = Plan(0, names, (Tree("a-w0", edges, edges),), 8192, auxiliary=(Route("a-w0", "b-w0", ("c-w0",)),))
+    rounds = ChunkModel(SimulatedNetwork(experiment, Routes.over(experiment.topology)), 60.0)
+    done = rounds.simulate(plan, 1, dict.fromkeys(names, 0.0), Payload(600_000))
+    clocks, samples = SimulatedClocks(ZERO_S), list[Mapping[str, Any]]()
+    reports = {
+        name: MemberMeasurements(name, clocks, measure=False).report(FinishedRound(1, plan, done), NO_STEPS, False)
+        for name in names
+    }
+    assert [report.sent_bytes for report in reports.values()] == [1_200_000, 600_000, 600_000]
+    assert [report.received_bytes for report in reports.values()] == [1_200_000, 600_000, 600_000]
+    traffic = LinkTraffic(clocks, samples.append)
+    traffic.add_round(done)
+    traffic.sample()
+    carried = {link: size * TCP_PAYLOAD_BYTES / MTU_FRAME_BYTES for link, size in samples[-1]["bytes"].items()}
+    assert carried["a->b"] + carried["c->b"] == pytest.approx(600_000, abs=2)
+    assert carried["a->c"] == pytest.approx(600_000 + carried["c->b"], abs=2)
+    assert carried["c->b"] > 200_000
