@@ -24,7 +24,8 @@ def _moments(duration_s: float, step_s: float) -> list[float]:
     if duration_s / step_s > MOST_ROWS:
         text = f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step"
         raise TraceError(text, field="step", given=step_s)
-    return [round(i * step_s, 9) for i in range(math.ceil(duration_s / step_s))]
+    moments = (round(i * step_s, 9) for i in range(math.ceil(duration_s / step_s)))
+    return [moment for moment in moments if moment < duration_s]  # 2.1/0.7 is a hair above 3
 
 
 def _above_zero(**values: float) -> None:
@@ -53,7 +54,8 @@ class UniformRedraw:
         _above_zero(low=self.low_bps, high=self.high_bps)
         draw = random.Random(self.seed)
         moments = _moments(self.duration_s, self.period_s)
-        return Trace(tuple(Row(moment, draw.uniform(self.low_bps, self.high_bps)) for moment in moments))
+        rows = [Row(moment, draw.uniform(self.low_bps, self.high_bps)) for moment in moments]
+        return Trace(lasting(rows, self.duration_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class OrnsteinUhlenbeck:
             rate += (self.mean_bps - rate) * pull
             rate += self.spread * self.mean_bps * math.sqrt(2 * pull) * draw.gauss(0, 1)
             rate = _kept(rate, self.mean_bps)
-        return Trace(tuple(rows))
+        return Trace(lasting(rows, self.duration_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Markov:
         for moment in _moments(self.duration_s, self.step_s):
             rows.append(Row(moment, self.rates_bps[state]))
             state = draw.choices(range(len(self.rates_bps)), self.transition[state])[0]
-        return Trace(tuple(rows))
+        return Trace(lasting(rows, self.duration_s))
 
     def _check(self) -> None:
         states = len(self.rates_bps)
@@ -155,7 +157,7 @@ class Diurnal:
         for moment in _moments(self.duration_s, self.step_s):
             rate = self.mean_bps * (1 - self.swing * math.cos(2 * math.pi * moment / self.day_s))
             rows.append(Row(moment, _kept(rate * (1 + self.noise * draw.gauss(0, 1)), self.mean_bps)))
-        return Trace(tuple(rows))
+        return Trace(lasting(rows, self.duration_s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,17 @@ def test_a_seed_names_one_trace(generator: Generator) -> None:
     assert replace(generator, seed=2).trace() != generator.trace()  # type: ignore[type-var]
 
 
+@pytest.mark.parametrize("generator", [WALK, REDRAW, CHAIN, DAY, BREAKS], ids=lambda g: type(g).__name__)
+@pytest.mark.parametrize("duration_s", [0.5, 1, 60, 100.3, 180])
+def test_a_trace_ends_at_its_duration(generator: Generator, duration_s: float) -> None:
+    trace = replace(generator, duration_s=duration_s).trace()  # type: ignore[type-var]
+    assert trace.duration_s == pytest.approx(duration_s)
+
+
+def test_a_duration_of_whole_steps_has_a_row_for_each() -> None:
+    assert [row.time_s for row in replace(WALK, step_s=0.7, duration_s=2.1).trace().rows] == [0, 0.7, 1.4]
+
+
 @given(SEEDS, st.floats(0, 5), st.floats(0.1, 100))
 def test_a_walk_keeps_within_a_tenth_and_twice_its_mean(seed: int, spread: float, return_s: float) -> None:
     rows = replace(WALK, seed=seed, spread=spread, return_s=return_s).trace().rows
