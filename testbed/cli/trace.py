@@ -20,6 +20,7 @@ from testbed.trace.forms.pcap import Flow, import_capture
 from testbed.trace.mahimahi import STEP_S, schedule_of, write_mahimahi
 from testbed.trace.read import TraceFile, format_of, read_trace
 from testbed.trace.resample import Resampled
+from testbed.trace.text import as_line
 from testbed.trace.trace import Trace, TraceError
 
 app = typer.Typer(no_args_is_help=True, help="Show, check, convert, import or generate trace files.")
@@ -63,8 +64,13 @@ def check(file: File, step: StepOption = None) -> None:
 def _print_facts(found: TraceFile) -> None:
     from testbed.report.trace import facts, table
 
-    out.print(*facts(found), sep="\n", markup=False)
+    _print(*facts(found))
     out.print(table(found))
+
+
+def _print(*lines: str) -> None:
+    for line in lines:
+        out.print(as_line(line), markup=False)
 
 
 @app.command()
@@ -124,8 +130,7 @@ def _write(target: Path, trace: Trace, comments: list[str]) -> None:
             f"{len(schedule.milliseconds)} packets; error of the bytes delivered: {error:.2%} in {STEP_S:g} s windows",
             "only the rate is kept, and rows that lose every packet",
         ]
-    for line in (str(target), *comments):
-        out.print(line, markup=False)
+    _print(str(target), *comments)
 
 
 import_app = typer.Typer(no_args_is_help=True, help="Make traces of other people's; each is written as CSV, NAME.csv.")
@@ -142,9 +147,8 @@ def _import(files: list[Path], folder: Path, read: Callable[[Path], list[Importe
     targets = write_imported(found, folder)
     for target, each in zip(targets, found, strict=True):
         columns = ", ".join(f"{column.name} {column.mean:.4g}" for column in columns_of(each.trace))
-        out.print(f"{target}: {len(each.trace.rows)} rows, {each.trace.duration_s:.6g} s; {columns}", markup=False)
-        for comment in each.comments:
-            out.print(f"    {comment}", markup=False)
+        _print(f"{target}: {len(each.trace.rows)} rows, {each.trace.duration_s:.6g} s; {columns}")
+        _print(*(f"    {comment}" for comment in each.comments))
 
 
 def _add_command(form: Form) -> None:
@@ -212,7 +216,7 @@ def _generate(target: Path, generator: generators.Generator) -> None:
     check_new([target])
     trace = generator.trace()
     write_csv(target, trace, [str(generator)])
-    out.print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s", markup=False)
+    _print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s")
 
 
 @generate_app.command()

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from testbed.atomic_file import write_text
 from testbed.trace.table import read_cells
-from testbed.trace.text import numbered, read_text
+from testbed.trace.text import as_line, numbered, read_text
 from testbed.trace.trace import End, Row, Trace, TraceError, naming_file, with_possible_rates
 
 #: Column → (field of Row, the column's unit in the field's unit, greatest value allowed).
@@ -92,7 +92,7 @@ def write_csv(path: Path, trace: Trace, comments: Iterable[str] = ()) -> None:
     """Write a trace with the columns that it uses, its values to six digits. The comments come first."""
     used = [name for name, (field, _, _) in COLUMNS.items() if any(getattr(r, field) is not None for r in trace.rows)]
     text = StringIO()
-    text.writelines(f"# {comment}\n" for comment in comments)
+    text.writelines(f"# {as_line(comment)}\n" for comment in comments)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["time_s", *used])
     for row in trace.rows:

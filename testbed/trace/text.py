@@ -165,3 +165,8 @@ def numbered(lines: Sequence[str]) -> list[tuple[int, str]]:
     return [
         (number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")
     ]
+
+
+def as_line(text: str) -> str:
+    """Return a text as one line of valid UTF-8; the name of a file may have line breaks, and bytes that are no text."""
+    return " ".join(text.splitlines()).encode(errors="replace").decode()

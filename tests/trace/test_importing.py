@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from testbed.cli import BAD_INPUT, app
 from testbed.trace.read import read_trace
+from testbed.trace.text import read_text
 from tests.trace.forms.captures import BEGIN_NS, blocks, classic, frame, ip
 from tests.trace.forms.test_cellular import DRIVE
 from tests.trace.forms.test_pensieve import RIDE
@@ -57,6 +58,15 @@ def test_each_form_becomes_a_trace(form: str, source: str, targets: list[str], s
         assert said in text
         assert read_trace(folder / target).trace.rows[0].time_s == 0
         assert f"{target}: " in result.stdout
+
+
+@pytest.mark.parametrize("source", ["stra\udcdfe.log", "a\nb.log"], ids=["latin-1", "lines"])
+def test_a_source_may_have_any_name(source: str, folder: Path) -> None:
+    (folder / "ride").rename(folder / source)
+    result = imported("pensieve", source)
+    assert result.exit_code == 0, result.output
+    assert read_trace((folder / source).with_suffix(".csv")).trace.rows[0].time_s == 0
+    assert len(result.stdout.splitlines()) == 1 + read_text((folder / source).with_suffix(".csv")).count("# ")
 
 
 def test_several_files_go_into_a_folder_and_options_to_each(folder: Path) -> None:
