@@ -135,8 +135,10 @@ class MessageNetwork:
         if shared != self._shared:
             return
         self._advance()
+        now_s = self._queue.clocks.now_s
         for pair, models in list(self._leaving.items()):
-            if models.remaining <= NOTHING_BYTES:
+            # On a fast link the clock may be too coarse for the rest: nothing is sent between now and the next moment.
+            if models.remaining <= NOTHING_BYTES or (models.rate and now_s + models.remaining / models.rate <= now_s):
                 self._end(pair, models)
         self._share()
 

@@ -19,10 +19,10 @@ from testbed.spec.experiment import Experiment
 LINKS = [{"between": pair, "rate": "12mbit", "rtt": "20ms"} for pair in (["a", "b"], ["b", "c"], ["c", "a"])]
 
 
-def write(folder: Path, links: Sequence[Mapping[str, Any]] = LINKS, **values: Any) -> Path:
+def write(folder: Path, links: Sequence[Mapping[str, Any]] = LINKS, lan_rate: str = "1gbit", **values: Any) -> Path:
     """Write an experiment and its network, sites a, b and c with a worker each. Returns the experiment's file."""
     sites = {site: {"workers": 1} for site in "abc"}
-    network = {"name": "net", "sites": sites, "links": list(links), "lan": {"delay": "0ms"}}
+    network = {"name": "net", "sites": sites, "links": list(links), "lan": {"rate": lan_rate, "delay": "0ms"}}
     (folder / "net.yaml").write_text(yaml.safe_dump(network))
     experiment = {
         "name": "simulated",

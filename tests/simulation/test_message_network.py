@@ -18,7 +18,7 @@ from testbed.simulation.message_network import MessageNetwork, QueuedMessage
 from testbed.simulation.network import SimulatedNetwork
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
-from tests.simulation.experiments import load
+from tests.simulation.experiments import LINKS, load
 
 pytestmark = pytest.mark.pure
 
@@ -109,3 +109,16 @@ def test_a_link_that_falls_and_goes_down_slows_what_is_on_it(tmp_path: Path) -> 
     sent.model("first", RATE)
     sent.queue.run_until(10.0)
     assert sent.came == pytest.approx({"first": 3.51})  # half in 0.5 s, a quarter in another, the rest from 3 s on
+
+
+def test_models_over_a_fast_link_leave_also_late_in_a_simulation(tmp_path: Path) -> None:
+    """At 20,000 s the clock's steps are 3.6e-12 s, in which 10 Gbit/s carry 0.005 bytes."""
+    links = [{**link, "rate": "10gbit"} for link in LINKS]
+    sent = Sent(tmp_path, links=links, lan_rate="10gbit")
+    sent.queue.clocks.now_s = 20_000.0
+    for number in range(100):
+        sent.model(str(number), 1e6 + 7 * number)
+    for _ in range(1_000):
+        if len(sent.came) < 100:
+            sent.queue.run_next()
+    assert len(sent.came) == 100

@@ -6,6 +6,7 @@ import hashlib
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -266,7 +267,7 @@ def test_members_that_gossip_slow_down_where_a_link_does(tmp_path: Path, monkeyp
     ],
 )
 def test_what_is_not_simulated_is_refused_by_its_name(
-    values: dict[str, object], field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    values: dict[str, Any], field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError) as caught:
