@@ -24,6 +24,7 @@ from torch import Tensor
 from testbed.planning import Pair
 from testbed.protocol import Goodbye, Job, NodeConfiguration, Report
 from testbed.run.errors import RunFailed
+from testbed.run.watchdog import longest_quiet_s
 from testbed.simulation.environment import Environment, EventSchedule
 from testbed.simulation.event_queue import EventQueue
 from testbed.simulation.member_training import MOST_ELEMENTS, real_learners, small_learner
@@ -59,7 +60,7 @@ def simulate_gossip(
     recorder.begin(experiment, "messages", gradients)
     jobs, clock = environment.controller.spec.jobs, environment.queue.clocks.monotonic
     with _setups(jobs, experiment.spec.own_train.model_bytes // 4, gradients, clock) as setups:
-        return GossipSimulation(environment, schedule, setups, recorder).run(until_s)
+        return GossipSimulation(environment, schedule, setups, recorder, longest_quiet_s(experiment)).run(until_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +136,17 @@ class GossipSimulation:
         schedule: EventSchedule,
         setups: Mapping[str, GossipSetup],
         recorder: RunRecorder,
+        quiet_s: float,
     ) -> None:
+        """Make a simulation that fails once no member has reported or ended for `quiet_s`, as the watchdog does."""
         queue = environment.queue
         self.network = MessageNetwork(queue, environment.network, self._is_stale, self._count)
         self.members = {name: GossipMember(setup, queue, self) for name, setup in setups.items()}
         self._environment = environment
         self._schedule = schedule
         self._recorder = recorder
+        self._quiet_s = quiet_s
+        self._progressed_s = 0.0
         self._lowest = 0
         self._ended: list[str] = []
 
@@ -152,7 +157,7 @@ class GossipSimulation:
             When the last member was done, in seconds after training began; `until_s` if members were cut off.
 
         Raises:
-            RunFailed: an iteration cannot end.
+            RunFailed: an iteration, or a wait for the partners' end, cannot end.
         """
         queue, controller = self._environment.queue, self._environment.controller
         controller.begin()
@@ -177,6 +182,7 @@ class GossipSimulation:
 
     def receive(self, report: Report) -> None:
         """Pass on a member's report. A round's events are scheduled once all members have left that iteration."""
+        self._progressed_s = self._environment.queue.clocks.now_s
         self._environment.controller.receive(report)
         lowest = min(member.iteration for member in self.members.values())
         for number in range(self._lowest + 1, lowest + 1):
@@ -185,6 +191,7 @@ class GossipSimulation:
 
     def end(self, name: str, setup: GossipSetup) -> None:
         """Say goodbye for a member whose program has ended."""
+        self._progressed_s = self._environment.queue.clocks.now_s
         self._ended.append(name)
         controller = self._environment.controller
         controller.receive(Goodbye(name, controller.spec.rounds, *setup.end()))
@@ -196,8 +203,18 @@ class GossipSimulation:
         self._recorder.traffic.add(pair, (sent,), network)
 
     def _sample(self) -> None:
-        """Record the links' traffic and the progress, now and once a second from now on."""
+        """Record the links' traffic and the progress, now and once a second from now on.
+
+        Raises:
+            RunFailed: there was no progress for too long.
+        """
         now_s = self._environment.queue.clocks.now_s
+        if now_s - self._progressed_s >= self._quiet_s:
+            missing = sorted(self.members.keys() - set(self._ended))
+            raise RunFailed(
+                f"training made no progress for {self._quiet_s:.0f} s after round {self._lowest} of "
+                f"{self._environment.controller.spec.rounds}; not finished: {', '.join(missing)}"
+            )
         self._recorder.traffic.sample(now_s)
         self._recorder.update(self._lowest, now_s)
         self._environment.queue.schedule(now_s + SAMPLE_S, self._sample)

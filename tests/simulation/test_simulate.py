@@ -15,7 +15,7 @@ from rich.console import Console
 from testbed.emulation.containers import documentation
 from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
-from testbed.run.errors import CannotRun
+from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.terminal.display import Display
 from testbed.schemes import SCHEMES
 from testbed.simulation.simulate import train
@@ -255,6 +255,22 @@ def test_members_that_gossip_slow_down_where_a_link_does(tmp_path: Path, monkeyp
 
     falls = [{"round": 3, "change": {"link": "a->b", "rate": "2mbit"}}]
     assert took_s(falls) > 2 * took_s([])
+
+
+def test_members_that_wait_for_the_end_of_one_that_is_cut_off_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slow member has the models of its last step, and cannot say that the step is over."""
+    monkeypatch.chdir(tmp_path)
+    experiment = load(
+        tmp_path,
+        train={"model": "synthetic", "parameters": 1_500, "rounds": 4},
+        compute={"step_time": "100ms", "stragglers": {"a-w0": 50}},
+        sync={"strategy": "dpsgd", "round_timeout": "30s"},
+        events=[{"round": 3, "down": pair} for pair in (["a", "b"], ["c", "a"])],
+    )
+    with closing(RunDirectory("cut-off")) as directory, pytest.raises(RunFailed, match=r"80 s.*: b-w0, c-w0$"):
+        train(experiment, directory, Display(Console(quiet=True)), gradients=False, until_s=500.0)
 
 
 @pytest.mark.parametrize(
