@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from testbed.compiler import CompilerError, library
+from testbed.emulation.interrupt import NUMBERS
 from tests.purity import PurityGuard
 
 # Tests compute on one thread, as workers do: others run beside them, and a second one of PyTorch's waits by spinning.
@@ -35,6 +37,16 @@ NEEDS = ("pure", "local", "system", "physics", "guest")
 ROOTS = ("system", "physics", "guest")
 
 GUARD = PurityGuard()
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """Restore the signal handlers after the test, since an interrupted program goes on ignoring signals."""
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under `nohup` it is ignored
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,6 +12,7 @@ from testbed.errors import CANNOT, FAILED
 
 
 @pytest.mark.pure
+@pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize(
     ("error", "code"),
     [

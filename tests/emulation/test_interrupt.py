@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import signal
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,17 +12,7 @@ import pytest
 from testbed.emulation.interrupt import NUMBERS, Interrupted, interruptible
 from testbed.run.guards import UndoStack
 
-pytestmark = pytest.mark.pure
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Restore the signal handlers after the test, since an interrupted program goes on ignoring signals."""
-    before = {number: signal.getsignal(number) for number in NUMBERS}
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under `nohup` it is ignored
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = [pytest.mark.pure, pytest.mark.usefixtures("signal_handlers")]
 
 
 class LetGo:
