@@ -113,8 +113,8 @@ class Attempt:
         self._left: Spans = ()
         self._packed: torch.Tensor | None = None
         self._try_residual: Residual | None = None
-        #: The elements of the newest aborted try, and its residual for them.
-        self._tried: tuple[Spans, torch.Tensor] | None = None
+        #: The residual of all elements as the newest aborted try left it.
+        self._tried: torch.Tensor | None = None
 
     @property
     def elements(self) -> int:
@@ -149,11 +149,7 @@ class Attempt:
         stop = start + len(means)
         self.values[start:stop] = means
         if self._residual is not None and self._residual.values is not None and self._tried is not None:
-            left, after = self._tried
-            for (low, _), (first, last) in spans.unpack(left, [(0, len(after))]):
-                begin, end = max(first, start), min(last, stop)
-                if begin < end:
-                    self._residual.values[begin:end] = after[low + begin - first : low + end - first]
+            self._residual.values[start:stop] = self._tried[start:stop]
         for part in slices:
             if max(part.start, start) < min(part.stop, stop):
                 self._add(structs.replace(part, start=max(part.start, start), stop=min(part.stop, stop)))
@@ -178,7 +174,6 @@ class Attempt:
         """
         if self._residual is not None and self._try_residual is not None and self._try_residual.values is not None:
             self._settle(self._residual, self._try_residual.values)
-            self._tried = self._left, self._try_residual.values
         self._packed = self._try_residual = None
 
     def pack(self, left: Spans) -> tuple[torch.Tensor, Residual | None]:
@@ -203,9 +198,10 @@ class Attempt:
     def _settle(self, residual: Residual, after: torch.Tensor) -> None:
         """Keep a try's residual for its elements that became final."""
         before = residual.values
-        kept = torch.zeros(self.elements) if before is None else before.clone()
+        self._tried = torch.zeros(self.elements) if before is None else before.clone()
         for (low, high), (start, stop) in spans.unpack(self._left, [(0, len(after))]):
-            kept[start:stop] = after[low:high]
+            self._tried[start:stop] = after[low:high]
+        kept = self._tried.clone()
         for start, stop in spans.minus(self._left, self.final):
             kept[start:stop] = 0 if before is None else before[start:stop]
         residual.values = kept
