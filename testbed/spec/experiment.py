@@ -17,7 +17,7 @@ from testbed.spec.compute import ComputeSection
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.event import Event
 from testbed.spec.experiment_checks import OWN_TRAINING, RATES, check_parts, check_swap, is_possible
-from testbed.spec.load import Source, parse_yaml, read_kind
+from testbed.spec.load import Source, is_part, parse_yaml, read_kind
 from testbed.spec.model import Strict, misfit, validate
 from testbed.spec.program import ProgramSection
 from testbed.spec.sync import SyncField, read_sync
@@ -281,7 +281,7 @@ def _name_plugin_files(value: Mapping[str, Any], file: Path, overrides: Mapping[
     """
 
     def whole(name: Any, field: str) -> Any:
-        folder = Path() if any(f"{field}.".startswith(f"{key}.") for key in overrides) else file.parent
+        folder = Path() if any(is_part(field, key) for key in overrides) else file.parent
         return str((folder / name).absolute()) if isinstance(name, str) and is_file(name) else name
 
     sync = value.get("sync")

@@ -183,6 +183,11 @@ def read_yaml(file: Path) -> dict[str, Any]:
     return value
 
 
+def is_part(field: str, whole: str) -> bool:
+    """Return whether a dotted field is the field `whole` or a part of it."""
+    return f"{field}.".startswith(f"{whole}.")
+
+
 class Source:
     """A YAML file as it is written: finds the line of a field, and the text that stands there."""
 
@@ -206,7 +211,7 @@ class Source:
         return [self._located(fault) for fault in faults]
 
     def _located(self, fault: Fault) -> Fault:
-        if any(fault.field == key or fault.field.startswith(f"{key}.") for key in self._overrides):
+        if any(is_part(fault.field, key) for key in self._overrides):
             return fault
         found = self._find(fault.field)
         return fault if found is None else replace(fault, line=found[0])
@@ -245,7 +250,7 @@ def _step(node: yaml.Node, field: str) -> tuple[int, yaml.Node, str] | None:
             return part.start_mark.line + 1, part, rest
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and (field == key.value or field.startswith(f"{key.value}.")):
+            if isinstance(key, yaml.ScalarNode) and is_part(field, key.value):
                 return key.start_mark.line + 1, value, field[len(key.value) + 1 :]
         for key, value in node.value:
             if key.tag == MERGE:

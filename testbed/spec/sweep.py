@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from testbed.spec.load import read_kind
+from testbed.spec.load import is_part, read_kind
 from testbed.spec.model import Strict, misfit, validate
 
 #: The most runs: at a minute each they take a week.
@@ -82,13 +82,13 @@ class SweepFile(Strict):
         for axis, points in self.axes.items():
             for fields in points.values():
                 for field, whole in permutations(fields, 2):
-                    if _is_part(field, whole):
+                    if is_part(field, whole):
                         raise misfit(f"axes.{axis}", f"a point sets {field} and {whole}, its whole", "one of the two")
             for field in dict.fromkeys(field for fields in points.values() for field in fields):
                 if field == "seed":
                     raise misfit(f"axes.{axis}", "the axis sets the seed", "`seeds: [1, 2, 3]` beside the axes")
                 for other, owner in owners.items():
-                    if owner != axis and (_is_part(field, other) or _is_part(other, field)):
+                    if owner != axis and (is_part(field, other) or is_part(other, field)):
                         rule = f"the axis sets {field}, and {owner} sets {other}"
                         raise misfit(f"axes.{axis}", rule, "one axis for each field")
                 owners[field] = axis
@@ -100,11 +100,6 @@ class SweepFile(Strict):
     def points(self) -> int:
         """The number of combinations of the axes' points."""
         return prod(len(points) for points in self.axes.values())
-
-
-def _is_part(field: str, whole: str) -> bool:
-    """Return whether a dotted field is another one or a part of it."""
-    return f"{field}.".startswith(f"{whole}.")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import FIGURES, TO_LOSS, Comparison, figures_of
 from testbed.run.sweep.planned_run import PlannedRun, Point, combinations, point_at, runs_at
 from testbed.spec.errors import Fault, SpecError
+from testbed.spec.load import is_part
 from testbed.spec.sweep import Sweep
 from testbed.spec.units import count
 from testbed.telemetry.store import Records, read_records
@@ -110,7 +111,7 @@ def _replaced(sweep: Sweep, overrides: Mapping[str, str]) -> Iterator[Fault]:
             yield Fault("seeds", "the sweep sets the seed, as --set seed does", "the seeds in the sweep's file alone")
         for axis, points in sweep.spec.axes.items():
             for field in dict.fromkeys(field for fields in points.values() for field in fields):
-                if f"{name}.".startswith(f"{field}."):
+                if is_part(name, field):
                     rule = f"the axis sets {field}, as --set {name} does"
                     yield Fault(f"axes.{axis}", rule, "the axis or --set, one of them")
 
