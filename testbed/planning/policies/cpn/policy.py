@@ -87,7 +87,8 @@ class Cpn(Policy):
         check_number(self, "step_s", self.step_s, above=True)
         check_whole(self, "seed", self.seed, least=0)
         if not isinstance(self.labels, Mapping) or not all(map(_are_counts, self.labels.values())):
-            text = f"cpn: labels {self.labels!r} must give each member the list of its samples by label"
+            rule = "must give each member the list of its samples by label, numbers of at least 0"
+            text = f"cpn: labels {self.labels!r} {rule}"
             raise PolicyError(text, field="labels", given=self.labels)
 
     def plan(self, view: View) -> Plan:
