@@ -17,7 +17,8 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from testbed.emulation.shaping import ShapingError
+from testbed.compiler import C_FLAGS, compile_c
+from testbed.emulation.shaping import ShapingError, process
 from testbed.emulation.shaping.userspace import UserspaceShaper
 from testbed.link import CoDel, Delivery, GilbertElliott, LinkState, Opportunities, Queue, Red
 from tests.emulation.shaping.path import Path, burst
@@ -26,6 +27,7 @@ from tests.emulation.shaping.super_packet import super_packet
 from tests.waiting import PATIENCE_S
 
 STATE = b"1e6 48448 0.01 0 0 0 1 0 1 0 0 0 0 0"
+SOURCE = FilePath(process.__file__).with_name("core")
 #: What is wrong with it, by the message.
 WRONG = {
     b"counters 0": "begins with its number",
@@ -110,6 +112,16 @@ WRONG_OF_A_LINK = {
     ("follow 0 0 0 loop", (5,)): "BYTES must be",
     ("follow 0 0 1514 never", (5,)): "END must be loop, hold or stop",
 }
+
+
+@pytest.mark.local
+def test_a_long_replay_takes_no_more_memory_than_what_is_ahead(tmp_path: FilePath) -> None:
+    sources = [SOURCE / "core.h", SOURCE / "change.c", FilePath(__file__).with_name("replay.c")]
+    replay = compile_c(sources, (*C_FLAGS, "-Werror", f"-I{SOURCE}"), tmp_path / "replay")
+    said = subprocess.run([replay], capture_output=True, text=True, check=True).stdout
+    room, *left = map(int, said.split())
+    assert left == list(range(100_000, 100_050))
+    assert room <= 4 * len(left)
 
 
 @pytest.mark.system

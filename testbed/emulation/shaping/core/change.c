@@ -54,6 +54,11 @@ void expect(struct link *l, const struct change *c)
 {
     if (l->change == l->changes_end)
         l->change = l->changes_end = 0;
+    if (l->changes_end == l->changes_room && l->change > l->changes_room / 2) {   /* most of them are over */
+        l->changes_end -= l->change;
+        memmove(l->changes, l->changes + l->change, l->changes_end * sizeof *l->changes);
+        l->change = 0;
+    }
     if (l->changes_end == l->changes_room)
         l->changes = grown(l->changes, &l->changes_room, sizeof *l->changes);
     l->changes[l->changes_end++] = *c;

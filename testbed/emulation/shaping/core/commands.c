@@ -429,5 +429,6 @@ bool serve_command(void)
     if (came_along >= 0)
         close(came_along);
     /* A parent that does not read gets no answer: waiting for it would stop every link. */
-    return send(STDIN_FILENO, answer, strlen(answer), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno == EAGAIN;
+    return send(STDIN_FILENO, answer, strlen(answer), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0
+        || (errno != EPIPE && errno != ECONNRESET && errno != ENOTCONN);
 }
