@@ -82,20 +82,28 @@ def exec_(
 
 def status(name: Name = None, json_: Json = False) -> None:
     """Show the networks that are up: hosts with addresses, and links with their current state."""
+    from testbed.api.client import RequestFailed
     from testbed.cli.tables import print_status
     from testbed.emulation import label
     from testbed.emulation.daemon import networks_up
 
     need_root()
     names = networks_up() if name is None else [chosen_network_or_run(name)]
-    found = [_answer(each, lambda network: network.status()) for each in names]
+    found, silent = [], []
+    for each in names:
+        try:
+            found.append(_answer(each, lambda network: network.status()))
+        except RequestFailed as error:  # one network hides no other
+            silent.append(f"{each}: {error}")
     # A running experiment has a network too; a killed testbed may have left one.
     left = [other for other in label.networks() if name is None and other not in names]
     others = {other: owner.pid if (owner := label.owner(other)) else None for other in left}
     if json_:
         typer.echo(json.dumps({"networks": found, "runs": [n for n, pid in others.items() if pid]}, indent=1))
-        return
-    print_status(found, others)
+    else:
+        print_status(found, others)
+    if silent:
+        raise fail(FAILED, "\n".join(silent))
 
 
 @link_app.command("set")

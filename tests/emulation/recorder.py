@@ -19,6 +19,7 @@ class Recorder(Shaper):
         self.sent: dict[str, list[tuple[float, LinkState]]] = {}
         self.counted: dict[str, LinkCounters] = {}
         self.broken = False
+        self.ended: str | None = None  # how its process ended, if it did
         self.now_s = 0.0
         self.late_s = 0.0
 
@@ -42,6 +43,7 @@ class Recorder(Shaper):
                 self.sent.setdefault(link, []).extend(states)
 
     def applied(self) -> list[Applied]:
+        self._check()
         found = []
         for link, states in self.coming.items():
             while states and states[0][0] <= self.now_s:
@@ -51,9 +53,14 @@ class Recorder(Shaper):
     def detach(self, link: str) -> None: ...
 
     def counters(self) -> dict[str, LinkCounters]:
+        self._check()
         return dict(self.counted)
 
     def failure(self) -> str | None:
-        return None
+        return self.ended
+
+    def _check(self) -> None:
+        if self.ended is not None:
+            raise ShapingError(self.ended)
 
     def close(self) -> None: ...

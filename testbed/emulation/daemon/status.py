@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.api.models import NetworkStatus
 from testbed.emulation.links.links import RequestedState
-from testbed.emulation.shaping import LinkCounters
+from testbed.emulation.shaping import LinkCounters, ShapingError
 from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState, link_ends
 from testbed.spec.event import LinkChange
@@ -62,7 +62,11 @@ def sections(testbed: Testbed, kind: str) -> dict[str, dict[str, Any]]:
     """Return the network's state, an entry for each section of the API's state."""
     network, topology = testbed.network, testbed.network.topology
     links = network.links_in_force
-    counters, states, requested = network.shaper.counters(), links.states(), links.requested()
+    try:
+        counters = network.shaper.counters()
+    except ShapingError:  # the shaper has ended, and the overview says how
+        counters = {name: LinkCounters() for name in links.states()}
+    states, requested = links.states(), links.requested()
     return {
         "network": overview(testbed, kind),
         "sites": _sites(topology),

@@ -12,9 +12,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from testbed.emulation.shaping.base import ShapingError
 from testbed.link import Delivery, LinkState
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link
@@ -198,9 +200,10 @@ class Links:
             }
 
     def states(self) -> dict[str, LinkState]:
-        """Return the state in force on every link."""
+        """Return the state in force on every link; if the shaper has ended, the last one that was known."""
         with self._lock:
-            self._collect()
+            with suppress(ShapingError):  # `failure` says how it ended
+                self._collect()
             return dict(self._in_force)
 
     def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:

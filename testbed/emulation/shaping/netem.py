@@ -57,6 +57,8 @@ MIN_FRAME_BYTES = 64
 SPARE_PACKETS = 10_000
 #: A queue that is there at both ends of this time was there throughout, or nearly.
 LOOK_S = 0.15
+#: The kernel counts drops in 32 bits, and begins at 0 again after this many.
+COUNTER = 2**32
 
 _HTB, _CLASS = tc.handle(2), tc.handle(2, 1)
 _FIFO, _CODEL, _RED, _RED_CLASS, _RED_FIFO = tc.handle(3), tc.handle(5), tc.handle(6), tc.handle(6, 1), tc.handle(7)
@@ -77,9 +79,9 @@ def queue_limit(state: LinkState) -> int:
     """Return the bfifo's limit in bytes.
 
     A bfifo drops whole packets, so a limit below a super-packet would never let one through. If hosts send single
-    frames, the limit is the link's queue.
+    frames, the limit is the link's queue, and at least a frame.
     """
-    return state.queue_bytes if distorted_by_offload(state) else max(state.queue_bytes, SUPER_PACKET_BYTES)
+    return max(state.queue_bytes, MTU_FRAME_BYTES if distorted_by_offload(state) else SUPER_PACKET_BYTES)
 
 
 @dataclass(slots=True)
@@ -96,9 +98,11 @@ class _Tree:
     allowed_bytes: float = 0.0
     allowed_when_seen: float = 0.0
     counted: LinkCounters = field(default_factory=LinkCounters)
-    #: The handle of the queue when it was last seen, and the drops of those before it.
+    #: The handle of the queue when it was last seen, and its counter of drops.
     queue_seen: int | None = None
-    dropped_earlier: int = 0
+    queue_drops: int = 0
+    #: The drops in the whole tree, in netem and in the queues that it has had.
+    drops: int = 0
 
     def enforce(self, now: float) -> None:
         """Add the bytes that the rate has allowed since the last call."""
@@ -200,7 +204,10 @@ class NetemShaper(Shaper):
                 raise
 
     def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
-        """Change the trees in place, as one batch; `coming` replaces the links' future states."""
+        """Change the trees in place, as one batch; `coming` replaces the links' future states.
+
+        A change that the kernel refuses is taken back: the kernel carries out the requests beside the refused one.
+        """
         with self._lock:
             if coming:
                 self._note(self._its_timer().ask(Batch(forget=list(coming))))
@@ -214,15 +221,28 @@ class NetemShaper(Shaper):
                 try:
                     self._controls[netns].apply(*requests)
                 except OSError as error:
-                    self._refusal = f"the kernel refused to change a link in {netns}: {error.strerror}"
-                    self._refusal += _what_lacks(error, states.values())
-                    raise ShapingError(self._refusal) from error
+                    refusal = f"the kernel refused to change a link in {netns}: {error.strerror}"
+                    refusal += _what_lacks(error, states.values())
+                    if not self._take_back(states):
+                        self._refusal = refusal
+                    raise ShapingError(refusal) from error
             now = time.monotonic()
             for link, state in states.items():
                 self._trees[link].enforce(now)
                 self._trees[link].state = state
             if coming:
                 self.expect(coming)
+
+    def _take_back(self, states: Mapping[str, LinkState]) -> bool:
+        """Put the states before these in force again. Returns whether the kernel took all requests for that."""
+        taken = True
+        for link, state in states.items():
+            tree = self._trees[link]
+            try:
+                self._controls[tree.netns].apply(*tree.change(tree.state, before=state))
+            except OSError:
+                taken = False
+        return taken
 
     def expect(self, coming: Mapping[str, FutureStates]) -> None:
         """Append future states, as netlink requests that the timer's process sends when they are due."""
@@ -291,7 +311,7 @@ class NetemShaper(Shaper):
             return {link: tree.counted for link, tree in self._trees.items()}
 
     def failure(self) -> str | None:
-        """Return the kernel's first refusal of a future state, or why the timer's process died; None if all is well."""
+        """Return the kernel's first refusal that left a wrong state, or why the timer's process died; else None."""
         return self._refusal or (self._timer.failure() if self._timer is not None else None)
 
     def close(self) -> None:
@@ -354,15 +374,19 @@ def _update_counters(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) ->
     own = next(its for its in (_FIFO, _CODEL, _RED) if its in seen)
     queue, netem, htb = seen[own], seen[tree.root], seen[_HTB]
     before = tree.counted
-    if tree.queue_seen not in (None, own):
-        tree.dropped_earlier = max(netem.drops - before.dropped_loss - queue.drops, 0)
-    tree.queue_seen, dropped = own, tree.dropped_earlier + queue.drops
+    tree.drops += (netem.drops - tree.drops) % COUNTER
+    dropped = (queue.drops - tree.queue_drops) % COUNTER
+    if tree.queue_seen not in (None, own) or dropped >= COUNTER / 2:  # a counter that fell is another queue's
+        dropped = max(tree.drops - before.dropped_loss - before.dropped_queue, 0)
+    tree.queue_seen, tree.queue_drops = own, queue.drops
+    dropped += before.dropped_queue
     counted = replace(
         before,
         packets=htb.packets,
         bytes=htb.bytes,
         dropped_queue=dropped,
-        dropped_loss=max(netem.drops - dropped, 0),  # netem's count includes its inner qdiscs' drops
+        # netem counts its inner qdiscs' drops too; its counter may have been read before a drop of theirs.
+        dropped_loss=max(tree.drops - dropped, before.dropped_loss),
         backlog_bytes=queue.backlog_bytes,
     )
     if before.backlog_bytes > 0 and queue.backlog_bytes > 0 and now - tree.seen_at <= LOOK_S:

@@ -20,7 +20,7 @@ QUEUE_S = 0.010
 
 _RTM_NEWQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS = 36, 38, 40
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
-_STATS_BASIC, _STATS_QUEUE = 1, 3
+_STATS_BASIC, _STATS_QUEUE, _STATS_PACKETS64 = 1, 3, 8
 _NETEM_LOSS, _NETEM_RATE, _NETEM_LATENCY64, _NETEM_JITTER64 = 5, 6, 10, 11
 _NETEM_LOSS_GE, _NLA_F_NESTED = 2, 0x8000
 _HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
@@ -207,6 +207,8 @@ class Statistics:
 def _statistics(attribute: bytes) -> Statistics:
     nested = attributes(attribute)
     size, packets = struct.unpack_from("=QI", nested[_STATS_BASIC])
+    if wide := nested.get(_STATS_PACKETS64):  # the kernel adds it beyond 2^32 packets, from Linux 5.5 on
+        (packets,) = struct.unpack_from("=Q", wide)
     _, backlog, drops, _, _ = struct.unpack_from("=5I", nested[_STATS_QUEUE])
     return Statistics(size, packets, drops, backlog)
 

@@ -10,6 +10,7 @@ import pytest
 
 from testbed.emulation.daemon.status import status
 from testbed.emulation.links.links import History
+from testbed.emulation.shaping import LinkCounters
 from testbed.emulation.testbed import Testbed
 from testbed.spec.topology import Topology
 from testbed.trace.trace import Row, Trace
@@ -42,3 +43,15 @@ def test_the_lateness_is_of_links_that_are_replayed_now() -> None:
     assert network.links_in_force.lateness()[GONE] == [2e-3]
     network.links_in_force.remove(STAYS)
     assert late_ms_p99() is None
+
+
+@pytest.mark.local
+def test_a_shaper_that_has_ended_is_named_and_its_links_are_still_listed() -> None:
+    network = NetworkWithoutPackets(Topology.from_value(TOPOLOGY, Path("three.yaml")), History())
+    network.shaper.counted = {name: LinkCounters(packets=3) for name in network.links_in_force.states()}
+    before = status(cast(Testbed, network), "network")
+    network.shaper.ended = "the shaping core was killed by signal 9"
+    after = status(cast(Testbed, network), "network")
+    assert (before.failure, after.failure) == (None, network.shaper.ended)
+    assert after.links.keys() == before.links.keys() != set()
+    assert {link.packets for link in after.links.values()} == {0}

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from testbed.emulation.network.netlink import attributes
 from testbed.emulation.shaping import ShapingError, tc
-from testbed.emulation.shaping.netem import NetemShaper, _Tree, _update_counters, burst_bytes, delay_line_packets
+from testbed.emulation.shaping.base import SUPER_PACKET_BYTES
+from testbed.emulation.shaping.netem import (
+    NetemShaper,
+    _Tree,
+    _update_counters,
+    burst_bytes,
+    delay_line_packets,
+    queue_limit,
+)
 from testbed.link import MTU_FRAME_BYTES, CoDel, LinkState, Queue, Red
 
 pytestmark = pytest.mark.pure
@@ -84,11 +92,21 @@ def test_the_drops_of_a_replaced_discipline_stay_drops_of_the_queue() -> None:
     tree = tree_of(LinkState(10e6, 0.1, queue=Queue(discipline=CoDel())))
     fifo, codel = tc.handle(3), tc.handle(5)
     counted = []
-    for queue, drops, in_all in ((codel, 10, 17), (codel, 20, 28), (fifo, 0, 40), (fifo, 5, 46), (codel, 0, 46)):
+    looks = [(codel, 10, 17), (codel, 20, 28), (fifo, 0, 40), (fifo, 5, 46), (codel, 0, 46), (codel, 4, 50)]
+    for queue, drops, in_all in (*looks, (codel, 1, 53)):  # there was another queue between the last two
         seen = {tree.root: tc.Statistics(drops=in_all), tc.handle(2): tc.Statistics()}
         _update_counters(tree, 0.0, {**seen, queue: tc.Statistics(drops=drops)})
         counted.append((tree.counted.dropped_queue, tree.counted.dropped_loss))
-    assert counted == [(10, 7), (20, 8), (32, 8), (37, 9), (37, 9)]
+    assert counted == [(10, 7), (20, 8), (32, 8), (37, 9), (37, 9), (41, 9), (44, 9)]
+
+
+def test_drops_go_on_where_the_kernel_s_counters_of_32_bits_begin_again() -> None:
+    tree, counted = tree_of(LinkState(10e6, 0.1)), []
+    for drops, in_all in ((2**31 - 1, 2**31), (2**32 - 2, 2**32 - 1), (3, 6)):
+        queue, netem = tc.Statistics(drops=drops), tc.Statistics(drops=in_all)
+        _update_counters(tree, 0.0, {tree.root: netem, tc.handle(2): tc.Statistics(), tc.handle(3): queue})
+        counted.append((tree.counted.dropped_queue, tree.counted.dropped_loss))
+    assert counted == [(2**31 - 1, 1), (2**32 - 2, 1), (2**32 + 3, 3)]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +126,26 @@ def test_a_module_that_the_kernel_lacks_is_named(number: int, discipline: CoDel 
     assert said in str(caught.value) and ("modprobe" in str(caught.value)) == bool(said)
 
 
+def test_a_refused_change_is_taken_back_whole() -> None:
+    """The kernel takes a new rate and delay, and refuses the discipline beside them."""
+    sent: list[list[object]] = []
+
+    class RefusesTheFirst:
+        def apply(self, *requests: object) -> None:
+            sent.append(list(requests))
+            if len(sent) == 1:
+                raise OSError(errno.ENOENT, "refused")
+
+    shaper, before = NetemShaper(), LinkState(10e6, 0.1)
+    tree = tree_of(before)
+    shaper._trees, shaper._controls = {"a->b": tree}, {tree.netns: cast("tc.TrafficControl", RefusesTheFirst())}
+    wanted = LinkState(5e6, 0.2, queue=Queue(discipline=Red()))
+    with pytest.raises(ShapingError, match="refused"):
+        shaper.apply({"a->b": wanted})
+    assert sent[1] == [tree.delay(before), tree.rate(before), *tree.queue(before, create=True)]
+    assert (shaper.failure(), tree.state) == (None, before)
+
+
 def test_a_link_that_goes_down_keeps_its_rate_so_that_its_queue_drains() -> None:
     up = LinkState(10e6, 0.01)
     down = replace(up, rate_bps=0.0)
@@ -116,3 +154,9 @@ def test_a_link_that_goes_down_keeps_its_rate_so_that_its_queue_drains() -> None
     assert tree.delay(down) in tree.change(down), "the delay line drops every packet of a link that is down"
     assert tree.rate(replace(up, rate_bps=5e6)) in tree.change(replace(up, rate_bps=5e6))
     assert tree.change(up) == []
+
+
+@pytest.mark.parametrize(("loss", "least"), [(0.01, MTU_FRAME_BYTES), (0.0, SUPER_PACKET_BYTES)])
+def test_a_queue_shorter_than_a_packet_lets_one_through(loss: float, least: int) -> None:
+    """With random loss hosts send single frames, else super-packets."""
+    assert queue_limit(LinkState(1e6, 0.001, loss=loss, queue=Queue(500, "bytes"))) == least
