@@ -7,6 +7,7 @@
 #   ./setup.sh cluster     what `make cluster-test` needs beside that: an SSH server, unpacked in build/
 #   ./setup.sh docs        what `make docs` needs beside it: Zensical
 #   ./setup.sh api         what `make test-api` needs beside it: Schemathesis, in build/, since it has pins of its own
+#   ./setup.sh browser     what `make test-page` needs beside it: chromium
 #   ./setup.sh lock        renew requirements.lock from the pins of pyproject.toml (`make update` does, and the images)
 #   ./setup.sh installed   what an installed wheel needs beside its Python environment (`testbed setup` calls it so)
 #   ./setup.sh give-back   hand files that root made in this checkout to the user who called sudo
@@ -14,6 +15,15 @@
 # Needs root: it installs packages and starts an engine. Ends with 3 and a remedy where this machine can't.
 set -euo pipefail
 cd "$(dirname "$0")"
+case ${1:-} in
+'' | fuzz | scaleout | cluster | docs | api | browser | lock | installed | give-back) ;;
+*)
+    sed -n '3,/^#$/{/^#   /s/^#   //p}' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac
+# Root's PATH may lack these, in a crontab or after `su`, and dpkg needs them.
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 PACKAGES=(
     mininet iproute2 iptables ethtool kmod mount procps                    # the network, its modules and its names
@@ -22,8 +32,13 @@ PACKAGES=(
     gcc libc6-dev                                                          # the compiler of the shaping core
     mmdebstrap debian-archive-keyring                                      # the worker image's base
 )
-# A checkout also needs an environment and, for tests, a kernel with netem.
-[ "${1:-}" = installed ] || PACKAGES+=(python3-venv user-mode-linux e2fsprogs crun)
+# A checkout also needs an environment and, for tests, a kernel with netem. Ubuntu has none, nor has Debian on arm64.
+if [ "${1:-}" != installed ]; then
+    PACKAGES+=(python3-venv e2fsprogs crun)
+    if grep -qsx 'ID=debian' /etc/os-release && [ "$(uname -m)" = x86_64 ]; then
+        PACKAGES+=(user-mode-linux)
+    fi
+fi
 IMPORTED=(testbed.worker.loop testbed.run.execute,testbed.controller.service,testbed.report.page,pytest,hypothesis)
 # An installed wheel has an environment, and may not write beside its files: `testbed setup` names both.
 PYTHON=${TESTBED_PYTHON:-.venv/bin/python}
@@ -79,7 +94,9 @@ missing_packages() {
 
 install_packages() {
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update && apt-get install --yes --no-install-recommends "$@"
+    # A machine that has just booted may be upgrading itself.
+    local wait=(-o DPkg::Lock::Timeout=300)
+    apt-get "${wait[@]}" update && apt-get "${wait[@]}" install --yes --no-install-recommends "$@"
 }
 
 # --- Python environment
@@ -192,7 +209,8 @@ begun=$EPOCHREALTIME
 
 mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} -eq 0 ] || ((left += USUAL[packages]))
-[ -e .venv/inputs ] || ((left += USUAL[Python] + USUAL[worker])) # the image follows from the same lock
+# The image follows from the same lock. An installed wheel has its environment already.
+[ "${1:-}" = installed ] || [ -e .venv/inputs ] || ((left += USUAL[Python] + USUAL[worker]))
 ((left == 0)) || echo "  (about $left s on two cores, where downloads are quick)"
 if [ ${#missing[@]} -gt 0 ]; then
     step "packages: ${missing[*]}" \

@@ -59,8 +59,9 @@ def parse(listed: str) -> Settings:
     for line in reversed(listed.splitlines()):
         key, _, value = line.partition("=")
         level, _, name = key.rpartition(".")
-        if level == ":env:" or name not in settings:
-            settings[name] = ast.literal_eval(value).split()
+        values = ast.literal_eval(value).split()
+        if values and (level == ":env:" or name not in settings):  # pip ignores an empty value
+            settings[name] = values
     return settings
 
 

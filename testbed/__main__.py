@@ -10,6 +10,9 @@ from contextlib import contextmanager
 
 INTERRUPTED = 130
 
+#: Folders of programs, and the folders of the administrator's programs beside them.
+SYSTEM_FOLDERS = {"/usr/local/bin": "/usr/local/sbin", "/usr/bin": "/usr/sbin", "/bin": "/sbin"}
+
 
 def _end(*_: object) -> None:
     """End the process at once: an exception might be caught in the middle of an import.
@@ -21,8 +24,13 @@ def _end(*_: object) -> None:
 
 
 def main() -> None:
-    """Run `testbed`."""
+    """Run `testbed`.
+
+    Root's PATH may lack the folders of `tc` and `iptables`, in a crontab or after `su`: they are added to it.
+    """
     signal.signal(signal.SIGINT, _end)
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join([*path, *(SYSTEM_FOLDERS[each] for each in path if each in SYSTEM_FOLDERS)])
     with _complete():
         from testbed.cli import main as run
     run()

@@ -67,3 +67,10 @@ def test_a_file_of_another_hash_is_refused_by_name(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "Hash mismatch for `colours" in done.stderr
     assert not list(tmp_path.glob("into/colours*"))
+
+
+def test_an_empty_value_is_no_setting() -> None:
+    """A variable of a CI job that was never set is empty."""
+    settings = parse(":env:.proxy=''\n:env:.index-url=''\n:env:.no-index=''\nglobal.index-url='https://file/simple'\n")
+    assert variables(settings) == {}
+    assert list(options(settings)) == ["--default-index=https://file/simple", "--index-strategy=unsafe-best-match"]

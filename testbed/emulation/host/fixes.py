@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from testbed.emulation import cleanup
 from testbed.emulation.containers import engine
@@ -98,13 +99,30 @@ def measure_budget(backend: str | None) -> str:
 
 
 def _run(command: Sequence[str]) -> None:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    """Run a command to its end, also when an interrupt comes: an ended package manager leaves packages half installed.
+
+    Raises:
+        CannotFix: There is no such program, or it failed.
+    """
     try:
-        done = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # it gets no Ctrl-C
         )
     except OSError as error:
         raise CannotFix(f"{command[0]} cannot be run: {error.strerror}") from error
-    if done.returncode:
-        said = " / ".join(done.stdout.split("\n")[-OUTPUT_TAIL_LINES:]).strip(" /")
-        raise CannotFix(f"{shlex.join(command)} {how_it_ended(done.returncode)}: {said}")
+    try:
+        said, _ = process.communicate()
+    except BaseException:
+        with suppress(ValueError):  # all its output was read already
+            process.communicate()
+        process.wait()
+        raise
+    if process.returncode:
+        quoted = " / ".join(said.split("\n")[-OUTPUT_TAIL_LINES:]).strip(" /")
+        raise CannotFix(f"{shlex.join(command)} {how_it_ended(process.returncode)}: {quoted}")

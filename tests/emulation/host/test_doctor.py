@@ -30,6 +30,7 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import ImageError
 from testbed.emulation.host import budget, doctor, fixes
 from testbed.emulation.host.doctor import Check, Finding
+from testbed.emulation.interrupt import Interrupted
 from testbed.errors import ending_of
 from testbed.resources import SETUP
 from testbed.resources import SHARE as ROOT
@@ -184,6 +185,31 @@ def test_a_fix_that_fails_says_why_whatever_the_error(monkeypatch: pytest.Monkey
     assert doctor._attempt(check) == "no room"
 
 
+@pytest.mark.local
+def test_a_package_manager_is_not_ended_by_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As dpkg in the middle of a package, which would stay half installed."""
+
+    class Interrupting(subprocess.Popen[str]):
+        interrupted = False
+
+        def communicate(self, *given: Any, **options: Any) -> tuple[str, str]:
+            if not self.interrupted:
+                self.interrupted = True
+                raise Interrupted("SIGINT")
+            (tmp_path / "go-on").write_text("\n")
+            return super().communicate(*given, **options)
+
+    os.mkfifo(tmp_path / "go-on")
+    script = f'read line < "{tmp_path}/go-on"\ncut -d " " -f 6 "/proc/$$/stat" > "{tmp_path}/session"'
+    (tmp_path / "apt-get").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(subprocess, "Popen", Interrupting)
+    with pytest.raises(Interrupted):
+        fixes.install(["iperf3"])
+    assert int((tmp_path / "session").read_text()) != os.getsid(0), "the terminal's Ctrl-C would reach it"
+
+
 class Machine:
     """A machine to break: this one, with programs, state and engine of its own for what runs in it.
 
@@ -279,3 +305,13 @@ def test_what_cannot_be_mended_says_why_and_ends_with_3(machine: Machine) -> Non
         assert not findings[name]["fixed"]
         assert "ended with exit code 100: no mirror answers" in findings[name]["fix"]
     assert "fixed first" in findings["budget"]["fix"]
+
+
+@pytest.mark.system
+def test_a_path_without_the_administrator_s_folders_hides_no_program() -> None:
+    """Root has such a PATH in a crontab, and after `su`."""
+    environment = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    command = [sys.executable, "-m", "testbed", "doctor", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert found["programs"]["ok"], found["programs"]
