@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -38,6 +40,24 @@ compute: {step_time: 1s}
 sync: {policy: mst}
 controller: {hold: true}
 backend: netem
+"""
+
+#: The control groups as a container sees them: its first process is in the group that is the root of its namespace. An
+#: engine's containers get groups with limits in it.
+NESTED = """
+set -e
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+mkdir /sys/fs/cgroup/container
+echo $$ >/sys/fs/cgroup/container/cgroup.procs
+exec unshare --cgroup --mount sh -ec '
+umount /sys/fs/cgroup
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+echo +memory 2>/dev/null >/sys/fs/cgroup/cgroup.subtree_control && echo there was room
+"$0" -c "from testbed.emulation.containers import engine; engine.leave_root_group()"
+mkdir /sys/fs/cgroup/worker
+echo 67108864 >/sys/fs/cgroup/worker/memory.max
+echo $$ >/sys/fs/cgroup/worker/cgroup.procs
+cat /proc/self/cgroup' "$0"
 """
 
 #: Two namespaces of its own, and 20 ms each way between them.
@@ -122,3 +142,8 @@ def test_a_privileged_container_makes_networks(client: docker.DockerClient) -> N
     ).decode()
     least_ms = float(output.partition("rtt min/avg/max/mdev = ")[2].partition("/")[0])
     assert 40.0 <= least_ms < 45.0, output
+
+
+def test_an_engine_in_a_container_can_limit_its_own_containers() -> None:
+    done = subprocess.run(["sh", "-c", NESTED, sys.executable], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0::/worker\n"), done.stderr

@@ -6,6 +6,7 @@ here is recorded with its process id and start time, and only the process that m
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -16,10 +17,10 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,9 @@ LOG = Path("/var/log/testbed-engine.log")
 START_TIMEOUT_S = 90.0
 #: An engine gives its containers 10 s to end, then ends itself.
 STOP_TIMEOUT_S = 60.0
+#: Where control groups are, and the group of a container's own processes, beside those of an engine in it.
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUP = "init"
 #: The number of log lines quoted when an engine failed.
 LOG_TAIL_LINES = 15
 
@@ -55,8 +59,10 @@ log = logging.getLogger(__name__)
 #: The variable with the folder of a Docker client's configuration.
 CONFIGURATION = "DOCKER_CONFIG"
 _CONFIGURING = threading.Lock()
-#: A client without any credentials reads the user's again before each build, so it gets empty ones for no registry.
-NO_CREDENTIALS = '{"auths": {"none.invalid": {}}}'
+#: The folder of a configuration that comes with the package, since a full disk has no room for one, and Docker's client
+#: only reads it. A client without any credentials reads the user's again before each build, so it gets empty ones for
+#: no registry.
+NO_CREDENTIALS = Path(__file__).with_name("client")
 
 #: For manifests: the parts of the user's Docker client configuration that are used.
 CLIENT_RECORD = {
@@ -182,10 +188,9 @@ def client_of(where: str, **options: Any) -> docker.DockerClient:
     Raises:
         EngineGoneError, DockerException: No engine answers.
     """
-    with _CONFIGURING, tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(NO_CREDENTIALS)
+    with _CONFIGURING:
         before = os.environ.get(CONFIGURATION)
-        os.environ[CONFIGURATION] = folder
+        os.environ[CONFIGURATION] = str(NO_CREDENTIALS)
         try:
             return _Client(base_url=where, **options)
         except DockerException as error:  # from the first request, which asks for the API's version
@@ -254,8 +259,13 @@ def ensure_engine(progress: Callable[[str], None] = print) -> docker.DockerClien
     return connect()
 
 
-def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD, log: Path = LOG) -> OwnEngine:
+def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD, log: Path = LOG) -> OwnEngine | None:
     """Start a `dockerd` that outlives this process, record it, and wait until it answers.
+
+    When two processes call this at once, the second waits for the first.
+
+    Returns:
+        The engine; None if another process has started one meanwhile, which answers.
 
     Raises:
         EngineError: It ended early, or did not answer within START_TIMEOUT_S.
@@ -266,7 +276,15 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
             f"No Docker engine answers at {where}, and `dockerd` is not installed. Install Docker "
             "(Debian, Ubuntu: apt-get install docker.io) and try again."
         )
+    record.parent.mkdir(parents=True, exist_ok=True)
+    with record.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return None if answers(where) else _start(program, where, options, record, log)
+
+
+def _start(program: str, where: str, options: Sequence[str], record: Path, log: Path) -> OwnEngine:
     log.parent.mkdir(parents=True, exist_ok=True)
+    leave_root_group()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [program, "--host", where, *options],
@@ -288,6 +306,29 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
             raise EngineError(_failed(f"dockerd did not answer at {where} within {START_TIMEOUT_S:.0f} s", log))
         time.sleep(0.1)
     return engine
+
+
+def leave_root_group(hierarchy: Path = CONTROL_GROUPS) -> None:
+    """Make room for an engine's control groups where this process is in a container with a cgroup namespace of its own.
+
+    In cgroup v2 a group that has processes can't limit the memory of groups within it, and a container's processes are
+    in the group that is the root of its namespace. They are moved into a group beside those of the engine. The
+    machine's own root group has no such rule and no `cgroup.type`; it is left alone, as is one without processes.
+    """
+    if not (hierarchy / "cgroup.type").exists():
+        return
+    try:
+        inside = (hierarchy / "cgroup.procs").read_text().split()
+        if not inside:
+            return
+        (hierarchy / OWN_GROUP).mkdir(exist_ok=True)
+        for pid in inside:
+            with suppress(ProcessLookupError):  # it ended meanwhile
+                (hierarchy / OWN_GROUP / "cgroup.procs").write_text(pid)
+        controllers = (hierarchy / "cgroup.controllers").read_text().split()
+        (hierarchy / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
+    except OSError as error:  # a hierarchy that is only read, say; the engine says which limits it can't set
+        log.warning("%s: %s; containers with limits may not start", hierarchy, error)
 
 
 def own_engine(record: Path = RECORD) -> OwnEngine | None:
@@ -416,7 +457,13 @@ def _failed(what: str, log: Path) -> str:
 
 
 def main() -> None:
-    """Run `python -m testbed.emulation.containers.engine [stop]`: ensure an engine, or stop the one started here."""
+    """Run `python -m testbed.emulation.containers.engine [stop]`: ensure an engine, or stop the one started here.
+
+    With `become` and options of `dockerd`, this process becomes the engine: the first process of a container does so.
+    """
+    if sys.argv[1:2] == ["become"]:
+        leave_root_group()
+        os.execvp("dockerd", ["dockerd", *sys.argv[2:]])
     if sys.argv[1:] == ["stop"]:
         print("stopped" if stop_engine() else "no engine that was started here is running")
     else:

@@ -9,6 +9,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -84,6 +85,39 @@ def test_a_socket_that_vanishes_is_an_engine_that_is_gone(silent: str, version: 
 def test_an_engine_that_does_not_answer_in_time_is_gone(silent: str) -> None:
     with pytest.raises(engine.EngineGoneError):
         engine.client_of(silent, version="1.41", timeout=0.1).images.get("x")
+
+
+@pytest.mark.local
+def test_a_client_needs_no_room_for_temporary_files(
+    silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    (tmp_path / "config.json").write_text('{"proxies": {"default": {"httpProxy": "http://proxy.example:3128"}}}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    client = engine.client_of(silent, version="1.41")
+    assert not client.api._auth_configs.is_empty, "it would read the user's before a build"
+    assert client.api._proxy_configs.http is None
+    assert os.environ["DOCKER_CONFIG"] == str(tmp_path)
+    assert [each.name for each in engine.NO_CREDENTIALS.iterdir()] == ["config.json"]
+
+
+@pytest.mark.local
+def test_an_engine_that_another_process_has_started_meanwhile_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two set-ups run at once: the second gets the lock when the engine of the first answers."""
+    (tmp_path / "dockerd").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "dockerd").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    started: list[object] = []
+    monkeypatch.setattr(engine.fcntl, "flock", lambda *call: started.append(call))
+    monkeypatch.setattr(engine, "answers", lambda _: bool(started))
+    record = tmp_path / "engine.json"
+    assert engine.start_engine(f"unix://{tmp_path}/sock", (), record, tmp_path / "log") is None
+    assert not record.exists() and len(started) == 1
 
 
 # The proof that a process is a container's, read from a folder that stands for /proc ---------------------------------
@@ -244,3 +278,23 @@ def test_a_listener_outside_of_a_pid_namespace_has_no_number_in_it(silent: str) 
         command, capture_output=True, text=True, check=True, env={**os.environ, "DOCKER_HOST": silent}
     )
     assert done.stdout == "0\n"
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("inside", ["17\n40\n", ""])
+def test_the_processes_of_a_container_make_room_for_an_engine_s_groups(inside: str, tmp_path: Path) -> None:
+    (tmp_path / "cgroup.type").write_text("domain\n")
+    (tmp_path / "cgroup.procs").write_text(inside)
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    engine.leave_root_group(tmp_path)
+    moved = (tmp_path / engine.OWN_GROUP / "cgroup.procs").exists()
+    assert moved == bool(inside)
+    assert not moved or (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +memory"
+
+
+@pytest.mark.pure
+def test_a_machine_s_own_root_group_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("17\n")
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    engine.leave_root_group(tmp_path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["cgroup.controllers", "cgroup.procs"]
