@@ -58,6 +58,20 @@ EXTRAS = {
 #: The extras that set-up installs in a checkout.
 INSTALLED = ("sync", "controller", "emulate", "tables")
 DELETED_FOLDER = "the current folder was deleted; `cd` into one that is there"
+#: A part of the text of `tempfile`'s own error. The error has the number of a missing file, and names no file.
+TEMPORARY = "temporary directory"
+#: The text where `tempfile` finds no folder.
+NO_TEMPORARY = (
+    "no folder for temporary files can be written: the disk is full, or too many files are open; make room, or set "
+    "TMPDIR"
+)
+#: The text of the interpreter's own error where the kernel makes no further thread.
+NO_THREAD = "can't start new thread"
+#: The text where the kernel makes no further process or thread.
+NO_PROCESS = (
+    "no further process or thread can be started; end other programs, or raise the limit (`ulimit -u`, the control "
+    "group's pids.max)"
+)
 
 #: How many letters of an unforeseen error's own text its line has.
 MOST_QUOTED = 200
@@ -128,6 +142,8 @@ def ending_of(error: BaseException) -> tuple[int, str]:
         return CANNOT, f"the Python package {error.name} is not installed; `{way}` installs it"
     if isinstance(error, MemoryError):
         return CANNOT, NOT_HERE[errno.ENOMEM]
+    if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
+        return CANNOT, NO_PROCESS
     if isinstance(error, OSError) and (found := _of_the_system(error)) is not None:
         return found
     return FAILED, unforeseen(error)
@@ -178,6 +194,10 @@ def _of_the_system(error: OSError) -> tuple[int, str] | None:
             code, said = CANNOT, "the program is not installed; `testbed doctor` says what to install"
         elif place.startswith(KERNELS):
             code, said = CANNOT, "this machine's kernel does not have that; `testbed doctor` says what it can do"
+    elif error.errno == errno.ENOENT and TEMPORARY in str(error.strerror):
+        said = NO_TEMPORARY
+    elif error.errno == errno.EAGAIN and _is_of_a_program(error):
+        said = NO_PROCESS
     if said is None:
         return None
     text = said if place is None else f"{place}: {said}"
@@ -199,7 +219,7 @@ def _too_many_open(error: BaseException) -> int | None:
 
 
 def _is_of_a_program(error: OSError) -> bool:
-    """Return whether the error comes from starting a program, which the error then names as its file."""
+    """Return whether the error comes from starting a program, which an error of its file names as the file."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and frames[-1].filename == subprocess.__file__
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import subprocess
 
 import pytest
 
-from testbed.errors import CANNOT, ending_of
+from testbed.errors import CANNOT, NO_PROCESS, NO_TEMPORARY, ending_of
 from testbed.plan import PlanError
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.spec.errors import Fault, SpecError
@@ -69,3 +70,16 @@ def test_too_many_open_files_are_named_where_another_error_hides_them(
 def test_a_library_that_cannot_be_opened_for_too_many_files_names_the_limit() -> None:
     error = ImportError(f"libm.so.6: cannot open shared object file: {os.strerror(errno.EMFILE)}")
     assert ending_of(error)[0] == CANNOT and "ulimit -n 65536" in ending_of(error)[1]
+
+
+def test_no_folder_for_temporary_files_is_the_machine_s_and_not_a_wrong_path() -> None:
+    error = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+    assert ending_of(error) == (CANNOT, NO_TEMPORARY)
+
+
+def test_a_process_or_thread_that_cannot_be_started_names_the_limit() -> None:
+    assert ending_of(RuntimeError("can't start new thread")) == (CANNOT, NO_PROCESS)
+    refused = compile("raise BlockingIOError(11, 'Resource temporarily unavailable')", subprocess.__file__, "exec")
+    with pytest.raises(BlockingIOError) as raised:  # as from the fork in `subprocess`
+        exec(refused)
+    assert ending_of(raised.value) == (CANNOT, NO_PROCESS)

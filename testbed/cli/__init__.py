@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -141,7 +142,9 @@ def main_options(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. A character that the output's encoding lacks is printed as a question mark."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":  # standard error never raises
+        sys.stdout.reconfigure(errors="replace")
     try:
         app()
     except BrokenPipeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,11 +18,13 @@ from testbed.cli.console import (
     Quiet,
     api_port,
     bad_input,
+    err,
     out,
     progress_display,
 )
 from testbed.cli.container_options import Renew, renew_images
 from testbed.cli.experiment import Set, Strict, interruptible_run, need_root_for, overrides, page
+from testbed.emulation.errors import ending_of
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
@@ -71,22 +74,27 @@ def compare(
     except ValueError:
         raise bad_input(f"--seeds {seeds}: a seed is not a whole number", "--seeds 1,2,3") from None
     display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
-    with interruptible_run():
+    with _interruptible(on):
         if on is None:
             need_root_for(experiment, changes)
         planned = planned_comparison(experiment, variants, numbers, changes)
         with SweepProgress(display.console, Comparison(planned, {})) as progress:
             made = {run.key: done for run, done in _make(on, strict, display)(experiment, planned, progress)}
         compared = Comparison(planned, made)
+        # The results come first: no error of the page may hide them.
+        if json_:
+            print(json.dumps({point.labels["policy"]: compared.outcome(point) for point in compared.points}))
+        else:
+            print_comparison(compared)
         side_by_side = _side_by_side(compared)
-    if json_:
-        print(json.dumps({point.labels["policy"]: compared.outcome(point) for point in compared.points}))
-    else:
-        print_comparison(compared)
-        out.print(f"  comparison: {side_by_side}", markup=False)
+    if not json_:
+        if side_by_side is not None:
+            out.print(f"  comparison: {side_by_side}", markup=False)
         if finished := _finished(compared):
             out.print(f"  as CSV: testbed export {' '.join(map(str, finished))} --form csv", markup=False)
     _exit(compared, strict)
+    if side_by_side is None:
+        raise typer.Exit(FAILED)
 
 
 def sweep(
@@ -115,7 +123,7 @@ def sweep(
     changes = overrides(set_)
     _check_page(on, open_, port)
     display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
-    with interruptible_run():
+    with _interruptible(on):
         loaded = Sweep.load(file)
         if on is None:
             need_root_for(loaded.experiment, changes)
@@ -136,6 +144,12 @@ def _check_page(on: On, open_: bool, port: int | None) -> None:
     if on is not None and (open_ or port is not None):
         rule = "--open and --port: can't be given with --on, since the runs are on other machines"
         raise bad_input(rule, "`testbed view RUN` for a run that has ended")
+
+
+def _interruptible(on: On) -> AbstractContextManager[None]:
+    if on is None:
+        return interruptible_run()
+    return interruptible_run(without_records="the runs on the hosts were cancelled; those that had ended are in runs/")
 
 
 def _make(on: On, strict: bool, display: Display, renew: bool = False) -> Make:
@@ -164,10 +178,15 @@ def _make(on: On, strict: bool, display: Display, renew: bool = False) -> Make:
 
 
 def _side_by_side(compared: Comparison) -> Path | None:
+    """Write the page of the finished runs, and return its path; None if no run finished, or it can't be written."""
     from testbed.report.page import write_comparison
 
     finished = _finished(compared)
-    return write_comparison(finished, finished[-1].parent / "comparison.html") if finished else None
+    try:
+        return write_comparison(finished, finished[-1].parent / "comparison.html") if finished else None
+    except Exception as error:
+        err.print(f"no comparison page: {ending_of(error)[1]}", markup=False)
+        return None
 
 
 def _finished(compared: Comparison) -> list[Path]:

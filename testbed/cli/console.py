@@ -8,8 +8,10 @@ A command lets errors through. `Verbs`, the boundary around all commands, turns 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,15 +87,17 @@ def list_presets(kind: str) -> None:
     files = list(presets(kind))
     width = max(len(file.stem) for file in files)
     for file in files:
-        first = file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        lines = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+        comment = " ".join(line.lstrip("# ") for line in lines)
+        first = re.split(r"(?<=\.)\s", comment, maxsplit=1)[0]
         out.print(f"{file.stem:<{width}}  {first}", markup=False)
 
 
 def progress_display(quiet: bool, beside_output: bool = False, port: ApiPort | None = None) -> Display:
     """Return the display of a command's progress, on the error output where the output is for programs."""
-    from testbed.run.terminal.display import Display
+    from testbed.run.terminal.display import Display, ProgressConsole
 
-    return Display(Console(quiet=quiet, stderr=beside_output), port)
+    return Display(ProgressConsole(quiet=quiet, stderr=beside_output), port)
 
 
 def plain_table(*words: str, numbers: Iterable[str] = (), then: Iterable[str] = ()) -> Table:
@@ -108,7 +112,8 @@ def plain_table(*words: str, numbers: Iterable[str] = (), then: Iterable[str] = 
 
 def fail(code: int, text: object) -> typer.Exit:
     """Print `text` on the error output, and return the exit with this code, for the caller to raise."""
-    err.print(wrapped(Text(str(text)), err))
+    with suppress(OSError):  # the terminal may have gone
+        err.print(wrapped(Text(str(text)), err))
     return typer.Exit(code)
 
 

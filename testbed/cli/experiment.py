@@ -124,7 +124,7 @@ def simulate(
     changes = overrides(set_)
     changes |= {"seed": str(seed)} if seed is not None else {}
     changes |= {"train.rounds": str(rounds)} if rounds is not None else {}
-    with interruptible_run():
+    with interruptible_run("the simulation was ended"):
         outcome = simulated(experiment, changes, gradients, page, Display())
     if not outcome.finished:
         raise typer.Exit(FAILED)
@@ -161,17 +161,22 @@ def page(run: Path) -> Path:
 
 
 @contextmanager
-def interruptible_run(undone: str = "the network was taken down") -> Iterator[None]:
-    """Let signals interrupt a run; the program then ends with a text: what was undone, and where the records are."""
+def interruptible_run(
+    undone: str = "the network was taken down", without_records: str = "no records were written"
+) -> Iterator[None]:
+    """Let signals interrupt a run; the program then ends with a text: what was undone, and where the records are.
+
+    The text is `without_records` where no run of this process was interrupted.
+    """
     try:
         with interruptible():
             yield
     except Interrupted as signal_:
-        raise fail(INTERRUPTED, _interrupted(signal_, undone)) from None
+        raise fail(INTERRUPTED, _interrupted(signal_, undone, without_records)) from None
 
 
-def _interrupted(signal_: Interrupted, undone: str) -> str:
+def _interrupted(signal_: Interrupted, undone: str, without_records: str) -> str:
     if signal_.records is None:
-        return f"interrupted ({signal_}): no records were written"
+        return f"interrupted ({signal_}): {without_records}"
     page = f", their page is {signal_.page}" if signal_.page else ""
     return f"interrupted ({signal_}): {undone}; records are in {signal_.records}{page}"

@@ -60,7 +60,9 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
+    from testbed.api.entry import PAGE, show_in_browser
     from testbed.emulation.daemon import bring_up
+    from testbed.emulation.label import state_folder
     from testbed.spec.topology import Topology
 
     if cli and (open_ or port is not None):
@@ -76,11 +78,12 @@ def up(
 
             prompt_on(name, wanted, backend, workers, display.step)
             return
-        page = bring_up(name, wanted.file, backend, workers, display.step, display.api_port)
-        verbs = f"`testbed network list` shows it, `testbed network down --name {name}` takes it down"
-        display.say(f"  {name} is up; {verbs}")
-        if page:
-            display.say(page)
+        bring_up(name, wanted.file, backend, workers, display.step, display.api_port)
+    # The network is up: an interrupt no longer takes it down.
+    verbs = f"`testbed network list` shows it, `testbed network down --name {name}` takes it down"
+    display.say(f"  {name} is up; {verbs}")
+    if display.api_port is not None:
+        display.say(show_in_browser(state_folder(name) / PAGE, display.api_port))
 
 
 def down(name: Name = None) -> None:

@@ -16,7 +16,7 @@ from testbed.report import text
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import Comparison
 from testbed.run.sweep.planned_run import PlannedRun, Point
-from testbed.run.terminal.display import REFRESH_PER_S, time_left, time_left_text
+from testbed.run.terminal.display import REFRESH_PER_S, printing, time_left, time_left_text
 
 
 class SweepProgress:
@@ -34,7 +34,7 @@ class SweepProgress:
     def __enter__(self) -> SweepProgress:
         if self._before:
             self._console.print(f"{self._before} of {self._planned} runs are already made", highlight=False)
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._live = Live(console=self._console, refresh_per_second=REFRESH_PER_S, transient=True)
             self._live.start()
             self._show()
@@ -42,7 +42,8 @@ class SweepProgress:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.stop()
+            with printing(self._console):
+                self._live.stop()
 
     def begin(self, run: PlannedRun) -> None:
         """Print which run begins, and the time left as estimated from the runs made since the start."""

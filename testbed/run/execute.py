@@ -26,7 +26,7 @@ from testbed.run.live_run import listen_for_page
 from testbed.run.measured_network import recheck_budget
 from testbed.run.programs.run import run_of
 from testbed.run.run import Execution
-from testbed.run.terminal.display import Display
+from testbed.run.terminal.display import Display, OutputClosedError
 from testbed.run.watchdog import DISK_OF, shortage
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
@@ -89,12 +89,13 @@ def execute_experiment(
         SpecError: The input is wrong. If nothing was written by then, no directory of the run is left.
         CannotRun: The machine can't run it, the page's port is taken, or its engine, its network or its disk failed
             before the programs started. From their start on, such a failure is the run's, which then has not finished.
+        OutputClosedError: The program that reads the output has ended.
     """
     listen_for_page(display)
     directory = RunDirectory(experiment.name)
-    display.say(f"[bold]{title}[/] in {directory.path}")
     try:
         try:
+            display.say(f"[bold]{title}[/] in {directory.path}")
             if short := shortage([directory.path]):
                 raise CannotRun(short)
             return _execute(make_run(experiment, directory, display), strict, publish)
@@ -127,18 +128,20 @@ def _execute(run: Execution, strict: bool, publish: Publish) -> Executed:
     except RunFailed as error:
         text = in_full(error)
         # The first part to fail may not have named the full disk.
-        if DISK_OF not in text and (short := shortage([directory.path])):
+        short = None if DISK_OF in text else shortage([directory.path])
+        if short and short not in text:
             text = f"{short}; {text}"
+        if DISK_OF in text:
+            raise CannotRun(text) from error
         return _failed(directory, display, publish, text)
-    except FileExistsError:
-        raise  # a network of this name is up
+    except (FileExistsError, OutputClosedError):  # FileExistsError: a network of this name is up
+        raise
     except ENGINE_ERRORS as error:
         raise explained(error) from error
     except OSError as error:
         if error.errno in TOO_MANY_OPEN:
             raise CannotRun(ending_of(error)[1]) from error
-        short = shortage([directory.path])
-        return _failed(directory, display, publish, short or f"this machine failed: {in_full(error)}")
+        raise CannotRun(shortage([directory.path]) or f"this machine failed: {in_full(error)}") from error
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
         recheck_budget(run.fits, summary["reasons"])
@@ -170,10 +173,12 @@ def _published(directory: Path, publish: Publish, display: Display) -> Path | No
 def _broken(directory: RunDirectory, display: Display, publish: Publish, text: str, error: BaseException) -> Executed:
     """Write why the machine broke. Before the programs start, it cannot run the experiment; later, the run failed.
 
+    Where the run's directory was removed, nothing says whether they had started: the run failed then, too.
+
     Raises:
         CannotRun: No program was started.
     """
-    if "training_started_s" in (directory.read_whole("manifest.json") or {}):
+    if not directory.path.exists() or "training_started_s" in (directory.read_whole("manifest.json") or {}):
         return _failed(directory, display, publish, text)
     full = DISK_OF in text or is_of_full_disk(error)
     if not (full and directory.remove_if_empty()):

@@ -4,6 +4,7 @@
     the members      report nothing new for `longest_quiet_s` of the experiment
     the engine       does not answer for SILENT_S (EngineWatch)
     a disk           has less than LEAST_FREE_BYTES: that of the run's directory, or the system's (`shortage`)
+    the directory    of the run was removed (`shortage`)
     another host     is cut off from the controller (`broken`)
 
 The shaper and the replay report their own failures; `Training` asks them.
@@ -106,7 +107,7 @@ class EngineWatch:
                 finally:
                     client.close()
                 self._silent_since = None
-            except engine.ENGINE_ERRORS as error:
+            except (OSError, *engine.ENGINE_ERRORS) as error:  # OSError: no file may be opened, say
                 self._complaint = str(error)
                 self._silent_since = self._silent_since or asked
 
@@ -120,15 +121,18 @@ DISK_OF = "the disk of "
 
 
 def check_room(folders: Iterable[Path]) -> None:
-    """Raise RunFailed when a file system of these folders is short of space or files."""
+    """Raise RunFailed when one of these folders is gone, or its file system is short of space or files."""
     if short := shortage(folders):
         raise RunFailed(short)
 
 
 def shortage(folders: Iterable[Path]) -> str | None:
-    """Return what the file systems of these folders are short of and what to do, or None if they have enough."""
+    """Return which folder is gone, or what its file system is short of and what to do; None if all is well."""
     for folder in folders:
-        found = os.statvfs(folder)
+        try:
+            found = os.statvfs(folder)
+        except FileNotFoundError:
+            return f"{folder} is gone: it was removed while the run went on"
         free = found.f_bavail * found.f_frsize
         if free < LEAST_FREE_BYTES:
             return (
@@ -198,7 +202,7 @@ class Watchdog:
         return status
 
     def check_host(self) -> None:
-        """Raise RunFailed when a disk is full, the engine does not answer, or another part of the run is broken."""
+        """Raise RunFailed when a disk is full, the run's directory is gone, or the engine or another part is broken."""
         if reason := shortage(self._folders) or self._engine.failure or self._broken():
             raise RunFailed(reason)
 

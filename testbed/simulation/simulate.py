@@ -47,8 +47,8 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
     routes = Routes.over(experiment.topology)
     check_policy(experiment, routes)
     directory = RunDirectory(experiment.name)
-    display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
+        display.say(f"[bold]{experiment.name}[/] in {directory.path}")
         outcome = train(experiment, directory, display, gradients, routes)
         with display.step("summary and report"):
             summary = conclude(experiment, directory, outcome)

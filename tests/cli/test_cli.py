@@ -17,7 +17,9 @@ from typer.testing import CliRunner, Result
 
 from testbed import __version__
 from testbed.cli import BAD_INPUT, CANNOT, app
+from testbed.cli.console import INTERRUPTED
 from testbed.emulation import label
+from testbed.emulation.interrupt import Interrupted
 from testbed.errors import NOT_HERE
 from testbed.planning import make_policy
 from tests.planning.networks import sites, view_of
@@ -402,6 +404,29 @@ def test_the_program_itself_ends_with_the_code(folder: Path) -> None:
     assert done.stderr.startswith(f"{experiment}: seed: ")
     assert done.stdout == ""
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.pure
+@pytest.mark.usefixtures("signal_handlers")
+def test_an_interrupted_simulation_takes_no_network_down(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        signal_ = Interrupted("SIGINT")
+        signal_.records = Path("runs/one")
+        raise signal_
+
+    monkeypatch.setattr("testbed.simulation.simulate.simulate", interrupted)
+    result = CliRunner().invoke(app, ["simulate", str(write(folder))])
+    assert result.exit_code == INTERRUPTED
+    assert "runs/one" in result.stderr and "network" not in result.stderr
+
+
+@pytest.mark.local
+def test_an_output_that_cannot_hold_every_character_gets_the_others() -> None:
+    command = [sys.executable, "-m", "testbed", "launch", "--help"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "CMD?" in done.stdout
 
 
 @pytest.mark.local

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import re
+from contextlib import nullcontext
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from testbed.cli import BAD_INPUT, app, tables
+from testbed.cli import BAD_INPUT, app, compare, tables
+from testbed.cli.console import INTERRUPTED
+from testbed.emulation.interrupt import Interrupted
+from testbed.errors import FAILED, NOT_HERE
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import Comparison
 from testbed.run.sweep.planned_run import PlannedRun, Point
@@ -78,6 +86,36 @@ def test_the_json_has_the_loss_and_when_each_run_came_to_it(compared: Comparison
     assert mst["seconds_to_loss"] < star["seconds_to_loss"] <= star["wall_seconds"]
     assert len(star["spread"]["seconds_to_loss"]) == 2
     assert {"seconds_per_round_p50", "ratio_to_bound", "final_accuracy", "wan_bytes", "verdicts"} <= star.keys()
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_page_that_cannot_be_written_hides_no_result(
+    options: list[str], compared: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "comparison.html")
+
+    made = [(run, compared.made[run.key]) for run in compared.planned]
+    monkeypatch.setattr("testbed.report.page.write_comparison", full)
+    monkeypatch.setattr("testbed.cli.sweep_progress.SweepProgress", lambda *_: nullcontext())
+    monkeypatch.setattr("testbed.run.sweep.planned_run.planned_comparison", lambda *_: compared.planned)
+    monkeypatch.setattr("testbed.cli.compare.need_root_for", lambda *_: None)
+    monkeypatch.setattr("testbed.cli.compare._make", lambda *_: lambda *_: made)
+    result = CliRunner().invoke(app, ["compare", "smoke", "--policies", "mst", *options])
+    assert result.exit_code == FAILED
+    assert "star:placement=worst" in result.stdout
+    assert "comparison.html: " in result.stderr and NOT_HERE[errno.ENOSPC] in result.stderr
+
+
+@pytest.mark.usefixtures("signal_handlers")
+@pytest.mark.parametrize(("on", "said"), [(None, "no records"), ("ray", "the runs on the hosts were cancelled")])
+def test_an_interrupt_says_what_was_ended(
+    on: Literal["ray"] | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended, compare._interruptible(on):
+        raise Interrupted("SIGINT")
+    assert ended.value.exit_code == INTERRUPTED
+    assert f"interrupted (SIGINT): {said}" in capsys.readouterr().err
 
 
 def test_the_tutorial_s_comparison_shows_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

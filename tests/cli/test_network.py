@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -98,6 +99,24 @@ def test_a_name_that_is_up(apart: Path) -> None:
 @pytest.mark.pure
 def test_an_unknown_backend(apart: Path) -> None:
     assert "magic" in refused("network", "up", write(apart, TOPOLOGY), "--backend", "magic")
+
+
+@pytest.mark.pure
+def test_an_interrupt_after_a_network_is_up_does_not_say_that_it_was_taken_down(
+    apart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    during: list[object] = []
+
+    def show(*_: object) -> str:
+        during.append(signal.getsignal(signal.SIGINT))
+        return "  page: page.html"
+
+    monkeypatch.setattr("testbed.emulation.daemon.bring_up", lambda *_: None)
+    monkeypatch.setattr("testbed.api.entry.show_in_browser", show)
+    result = testbed("network", "up", write(apart, TOPOLOGY), "--port", "0")
+    assert result.exit_code == 0, result.output
+    assert "three is up" in result.stdout and "page.html" in result.stdout
+    assert during == [signal.getsignal(signal.SIGINT)]
 
 
 VERBS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -21,10 +22,11 @@ from testbed.api.entry import ApiPort
 from testbed.emulation import label
 from testbed.report.page import write_report
 from testbed.run.directory import RunDirectory
-from testbed.run.errors import CannotRun
+from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import execute, execute_experiment
 from testbed.run.run import Execution
-from testbed.run.terminal.display import Display
+from testbed.run.terminal.display import Display, OutputClosedError, ProgressConsole
+from testbed.run.watchdog import DISK_OF
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 
@@ -142,3 +144,44 @@ def test_wrong_input_leaves_no_run_that_holds_nothing(
     left = {path.name for path in Path("runs").iterdir()} - {"latest", older.id}
     assert len(left) == written
     assert Path("runs/latest").resolve().name == (left.pop() if written else older.id)
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "no disk"), RunFailed(f"{DISK_OF}runs is full")])
+def test_a_machine_that_breaks_is_the_run_s_failure_after_the_start_alone(
+    error: Exception, started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("testbed.run.execute.removed_at_end", lambda *_, **__: nullcontext())
+
+    def make_run(experiment: Experiment, directory: RunDirectory, display: Display) -> MagicMock:
+        manifest = {"started_s": 1.0, **({"training_started_s": 2.0} if started else {})}
+        directory.write("manifest.json", manifest)
+        run = MagicMock(experiment=experiment, directory=directory, display=display)
+        run.execute.side_effect = error
+        return run
+
+    experiment, display = MagicMock(), Display(Console(file=io.StringIO()))
+    experiment.name = "pair"
+    if started:
+        assert not execute_experiment(experiment, "pair", False, write_report, display, make_run).finished
+    else:
+        with pytest.raises(CannotRun):
+            execute_experiment(experiment, "pair", False, write_report, display, make_run)
+    (reason,) = json.loads(Path("runs/latest/summary.json").read_text())["reasons"]
+    assert str(error) in reason
+
+
+@pytest.mark.local
+def test_a_run_whose_output_nobody_reads_any_longer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `testbed run … | head`."""
+    monkeypatch.chdir(tmp_path)
+    experiment, make_run = MagicMock(), MagicMock()
+    experiment.name = "pair"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output, pytest.raises(OutputClosedError) as raised:
+        execute_experiment(experiment, "pair", False, write_report, Display(ProgressConsole(file=output)), make_run)
+    make_run.assert_not_called()
+    assert json.loads(Path("runs/latest/summary.json").read_text())["reasons"] == [str(raised.value)]

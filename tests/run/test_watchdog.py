@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socketserver
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from testbed.controller.client import ControllerClient
+from testbed.emulation.containers import engine
 from testbed.run import watchdog
 from testbed.run.controller_process import ControllerProcess
 from testbed.run.errors import RunFailed
@@ -168,6 +170,18 @@ def test_an_engine_that_does_not_answer_ends_the_run(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.local
+def test_an_engine_that_cannot_be_asked_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(engine, "client_of", refuse)
+    monkeypatch.setattr(watchdog, "ASK_S", 0.01)
+    monkeypatch.setattr(watchdog, "SILENT_S", 0.3)
+    with Watchdog(smoke(), Saying(state="running"), tmp_path) as dog:  # type: ignore[arg-type]
+        assert os.strerror(errno.EMFILE) in failure_of(dog)
+
+
+@pytest.mark.local
 def test_an_engine_may_be_silent_for_a_short_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     assert EngineWatch().failure is None
@@ -178,6 +192,16 @@ def test_a_disk_without_room_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(watchdog, "LEAST_FREE_BYTES", 1 << 60)
     dog = Watchdog(smoke(), Saying(state="running"), tmp_path)  # type: ignore[arg-type]
     assert str(tmp_path) in failure_of(dog)
+
+
+@pytest.mark.local
+def test_a_directory_that_is_removed_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    dog = Watchdog(smoke(), Saying(state="running"), tmp_path / "run")  # type: ignore[arg-type]
+    dog.check_host()
+    (tmp_path / "run").rmdir()
+    with pytest.raises(RunFailed, match="gone"):
+        dog.check_host()
 
 
 @pytest.mark.local

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from testbed.emulation.containers import documentation
 from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.terminal.display import Display
+from testbed.run.terminal.display import Display, OutputClosedError, ProgressConsole
 from testbed.schemes import SCHEMES
-from testbed.simulation.simulate import train
+from testbed.simulation.simulate import simulate, train
 from testbed.spec.errors import SpecError
 from tests.simulation.experiments import load, simulated, write
 
@@ -308,3 +309,15 @@ def test_documentation_that_was_learned_from_is_named_and_what_is_missing_is_ref
     (tmp_path / "documentation" / "documentation.json").write_text(json.dumps(said))
     record = simulated(file, gradients=True)
     assert record.finished and record.manifest["data"] == said
+
+
+def test_a_simulation_whose_output_nobody_reads_any_longer_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of `testbed simulate … | head`."""
+    monkeypatch.chdir(tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output, pytest.raises(OutputClosedError) as raised:
+        simulate(write(tmp_path), {}, False, lambda run: run, Display(ProgressConsole(file=output)))
+    assert json.loads(Path("runs/latest/summary.json").read_text())["reasons"] == [str(raised.value)]

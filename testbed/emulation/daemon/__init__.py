@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from testbed.api.client import ApiClient
-from testbed.api.entry import PAGE, ApiPort, show_in_browser
+from testbed.api.entry import ApiPort
 from testbed.emulation import label
 from testbed.emulation.process import how_it_ended
 from testbed.errors import FAILED, MOST_QUOTED, written_aside
@@ -65,11 +65,11 @@ def bring_up(
     containers: ProgramContainers,
     step: Step,
     api_port: ApiPort | None = None,
-) -> str:
-    """Bring a network up in the background, and return a line about its page (empty without an `api_port`).
+) -> None:
+    """Bring a network up in the background.
 
-    With an `api_port`, the API is also served on a port of this machine, and its page is shown in a browser. If it is
-    interrupted, it waits until the network has been removed.
+    With an `api_port`, the API is also served on a port of this machine. An interrupted call waits until the network
+    has been removed.
 
     Raises:
         StartupError: The network did not come up.
@@ -77,7 +77,7 @@ def bring_up(
     with tempfile.TemporaryFile("w+", errors="replace") as complaints:
         owner = subprocess.Popen(
             [
-                *(sys.executable, "-m", "testbed.emulation.daemon.owner"),
+                *(sys.executable, "-P", "-m", "testbed.emulation.daemon.owner"),
                 *("--name", name, "--backend", backend, "--containers", containers.to_json(), str(topology)),
                 *(() if api_port is None else ("--port", str(api_port.port))),
             ],
@@ -101,7 +101,6 @@ def bring_up(
             owner.terminate()
             owner.wait()
             raise
-    return show_in_browser(label.state_folder(name) / PAGE, api_port) if api_port else ""
 
 
 def _broken_off(ended: str, complained: str) -> str:

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal
 from pathlib import Path
@@ -179,7 +180,8 @@ def contradict() -> None:
     """Drop the kept budget because a run has shown that it is wrong, unless it is fresh."""
     budget = _kept()
     if budget is None or budget.age_s > FRESH_S:
-        KEPT.unlink(missing_ok=True)
+        with suppress(OSError):  # the file is only a cache: a run goes on without it
+            KEPT.unlink(missing_ok=True)
 
 
 def _kept() -> Budget | None:
@@ -202,14 +204,19 @@ def known_budget(choice: Backend) -> Budget:
 
 
 def measure_budget(backend: str) -> Budget:
-    """Measure this host's budget in about five seconds, and keep it. Raises BudgetError if the trial fails."""
+    """Measure this host's budget in about five seconds, and keep it if the disk can be written.
+
+    Raises:
+        BudgetError: The trial failed.
+    """
     # Two first runs may measure at the same time and get less each; the later figure is kept.
     meter = CpuMeter()
     time.sleep(LOOK_S)
     beside = meter.read()
     carried = _carry(f"budget-{os.getpid()}", backend)
     budget = Budget(_key(backend), carried, _step_seconds(), os.cpu_count() or 1, time.time(), beside)
-    write_json(KEPT, asdict(budget))
+    with suppress(OSError):  # as in `contradict`
+        write_json(KEPT, asdict(budget))
     return budget
 
 
@@ -286,7 +293,7 @@ def _step_seconds() -> dict[str, float]:
             return dict(json.loads(python_output(client, ensure_worker_image(client, lambda _: None), program)))
         except DockerException as error:
             raise BudgetError(f"the duration of a training step could not be measured: {error}") from error
-    command = [sys.executable, "-m", COST, str(BATCH)]
+    command = [sys.executable, "-P", "-m", COST, str(BATCH)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BudgetError(f"the duration of a training step could not be measured:\n{done.stderr.strip()}")

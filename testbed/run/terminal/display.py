@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +26,61 @@ REFRESH_PER_S = 4
 
 #: Seconds between two progress lines where the output is not a terminal (CI, a pipe).
 LINE_EVERY_S = 5.0
+
+
+class OutputClosedError(BrokenPipeError):
+    """The program that reads the output has ended, such as `head`. The text is the reason of a run that this ends."""
+
+    def __init__(self) -> None:
+        super().__init__("the run was ended: the program that read its output has ended")
+
+
+class ProgressConsole(Console):
+    """A console whose closed pipe raises OutputClosedError, where Rich's own raises SystemExit(1)."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing from now on.
+
+        Raises:
+            OutputClosedError: Always.
+        """
+        silence(self)
+        raise OutputClosedError
+
+
+def silence(console: Console) -> None:
+    """Print nothing from now on. The rest in the buffer goes to /dev/null: its flush at the exit would fail."""
+    console.quiet = True
+    with suppress(OSError), Path(os.devnull).open("wb") as nowhere:  # OSError: the file has no descriptor
+        os.dup2(nowhere.fileno(), console.file.fileno())
+
+
+@contextmanager
+def printing(console: Console) -> Iterator[None]:
+    """Print in the context. Where the terminal is gone, print nothing: the signal that follows ends the program.
+
+    Raises:
+        OutputClosedError: The program that reads the output of a ProgressConsole has ended.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        console.on_broken_pipe()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        silence(console)
+
+
+@contextmanager
+def shown(live: Live | Status) -> Iterator[None]:
+    """Show a live display in the context. Where the terminal is gone, its end hides no error of the body."""
+    live.start()
+    try:
+        yield
+    finally:
+        with printing(live.console):
+            live.stop()
 
 
 @dataclass(frozen=True)
@@ -50,7 +109,7 @@ class Display:
         api_port: The port at which a browser reaches the API of the next run, or None without one.
     """
 
-    console: Console = field(default_factory=Console)
+    console: Console = field(default_factory=ProgressConsole)
     api_port: ApiPort | None = None
     _live: Live | None = None
     _last_line_s: float = 0.0
@@ -61,24 +120,26 @@ class Display:
     def step(self, title: str) -> Iterator[None]:
         """Show a step's title while it is on, then print it with its seconds."""
         began = time.monotonic()
-        with self.console.status(title):
+        with shown(self.console.status(title)):
             yield
         self.say(f"  {title:<64} {time.monotonic() - began:6.1f} s")
 
     def say(self, text: str) -> None:
         """Print a line of markup; on a narrower terminal, wrapped."""
-        self.console.print(wrapped(Text.from_markup(text), self.console), highlight=False, soft_wrap=True)
+        with printing(self.console):
+            self.console.print(wrapped(Text.from_markup(text), self.console), highlight=False, soft_wrap=True)
 
     def pass_on(self, line: str) -> None:
         """Print a line unchanged, but for characters that the output can't hold. Any thread may call this."""
         encoding = getattr(self.console.file, "encoding", None) or "utf-8"
         line = line.encode(encoding, errors="replace").decode(encoding)
-        self.console.file.write(f"{line}\n")  # in one write, since other threads write too
-        self.console.file.flush()
+        with printing(self.console):
+            self.console.file.write(f"{line}\n")  # in one write, since other threads write too
+            self.console.file.flush()
 
     def warn(self, what: str) -> None:
         """Print a warning in bold, also where progress is not shown."""
-        begin, end = ("\x1b[1;33m", "\x1b[0m") if self.console.is_terminal else ("", "")
+        begin, end = ("\x1b[1;33m", "\x1b[0m") if self.console.is_interactive else ("", "")
         self.pass_on(f"{begin}WARNING: {what}{end}")
 
     @contextmanager
@@ -94,10 +155,11 @@ class Display:
         )
         self._task = self._progress.add_task("training", total=rounds)
         self._began_s, self._printed = time.monotonic(), 0
-        if not self.console.is_terminal:
+        if not self.console.is_interactive:
             yield
             return
-        with Live(console=self.console, refresh_per_second=REFRESH_PER_S, transient=True) as self._live:
+        self._live = Live(console=self.console, refresh_per_second=REFRESH_PER_S, transient=True)
+        with shown(self._live):
             yield
         self._live = None
 

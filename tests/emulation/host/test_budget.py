@@ -167,6 +167,17 @@ def test_a_broken_record_counts_as_missing(kept: Path, text: str) -> None:
     assert host_budget("netem") is None
 
 
+@pytest.mark.local
+def test_a_budget_that_cannot_be_kept_or_dropped_ends_nothing(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "LOOK_S", 0.0)
+    monkeypatch.setattr(budget, "_carry", lambda *_: 1e9)
+    monkeypatch.setattr(budget, "_step_seconds", lambda: {"cnn": 0.01})
+    kept.mkdir(parents=True)  # in the place of the file
+    assert budget.measure_budget("netem").bits_per_second == 1e9
+    budget.contradict()
+    assert list(kept.parent.iterdir()) == [kept]
+
+
 @pytest.mark.system
 def test_where_this_environment_has_no_pytorch_steps_are_measured_in_the_worker_image(
     monkeypatch: pytest.MonkeyPatch,

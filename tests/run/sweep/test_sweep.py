@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 from testbed.api.entry import ApiPort
 from testbed.cli import app
 from testbed.cli.sweep_progress import SweepProgress
+from testbed.emulation.interrupt import Interrupted
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import Comparison
@@ -41,12 +42,13 @@ from testbed.run.sweep.sweep import (
     one_after_another,
     planned_sweep,
 )
-from testbed.run.terminal.display import Display
+from testbed.run.terminal.display import Display, ProgressConsole
 from testbed.simulation.simulate import simulate
 from testbed.spec.errors import SpecError
 from testbed.spec.sweep import Sweep
 from tests.run.running import NOTHING, REPOSITORY, Running
 from tests.run.sweep.test_planned_run import PAIR, TOPOLOGY
+from tests.run.terminal.test_display import Terminal
 from tests.simulation import experiments
 from tests.waiting import PATIENCE_S, until
 
@@ -419,6 +421,20 @@ def test_a_terminal_shows_how_far_each_point_is(folder: Path) -> None:
     assert "1 running" in said.getvalue()
     assert "1 of 2" in said.getvalue()
     assert "3 of 4 runs, about " in said.getvalue()
+
+
+@pytest.mark.local
+def test_a_terminal_that_is_gone_hides_no_interrupt_of_a_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    console = ProgressConsole(file=(terminal := Terminal()), force_terminal=True)
+
+    def make(_: Path, runs: Sequence[PlannedRun], __: Watcher) -> Iterator[tuple[PlannedRun, Executed]]:
+        terminal.closed_now = bool(runs)
+        raise Interrupted("SIGHUP")
+        yield
+
+    with pytest.raises(Interrupted):
+        make_sweep(Sweep.load(folder / "sweep.yaml"), False, make, lambda compared: SweepProgress(console, compared))
 
 
 @pytest.mark.system

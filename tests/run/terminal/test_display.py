@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from testbed.emulation.interrupt import Interrupted
 from testbed.link import LinkState
 from testbed.plan import Plan, Tree
 from testbed.run.terminal import display as module
-from testbed.run.terminal.display import Display, Snapshot, time_left, time_left_text
+from testbed.run.terminal.display import (
+    Display,
+    OutputClosedError,
+    ProgressConsole,
+    Snapshot,
+    time_left,
+    time_left_text,
+)
 
 MEMBERS = tuple(f"site{i}-w0" for i in range(12))
 PLAN = Plan(
@@ -83,6 +93,54 @@ def test_a_warning_is_printed_also_where_progress_is_not(lines: io.StringIO) -> 
     display.say("progress")
     display.warn("nothing was emulated")
     assert lines.getvalue() == "WARNING: nothing was emulated\n"
+
+
+@pytest.mark.local
+def test_a_terminal_that_cannot_move_its_cursor_shows_lines(
+    lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    display = Display(Console(file=lines, force_terminal=True))
+    with display.live(200):
+        display.show(snapshot(50))
+    display.warn("nothing was emulated")
+    assert "round   50 of 200" in lines.getvalue()
+    assert lines.getvalue().endswith("\nWARNING: nothing was emulated\n")
+
+
+class Terminal(io.StringIO):
+    """A terminal that may be closed, as when the connection to the machine ends."""
+
+    closed_now = False
+
+    def write(self, text: str) -> int:
+        if self.closed_now:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().write(text)
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("what", ["live", "step"])
+def test_a_terminal_that_is_gone_hides_no_interrupt(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    display = Display(ProgressConsole(file=(terminal := Terminal()), force_terminal=True))
+    with pytest.raises(Interrupted), display.live(200) if what == "live" else display.step("training"):
+        terminal.closed_now = True
+        raise Interrupted("SIGHUP")
+    display.say("the page was written")
+    display.warn("some containers are left")
+
+
+@pytest.mark.local
+def test_a_pipe_that_is_read_no_longer_is_said_once() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        display = Display(ProgressConsole(file=pipe))
+        with pytest.raises(OutputClosedError):
+            display.pass_on("training")
+        display.say("the rest is not printed")
+        display.pass_on("as little is a line of a program")
 
 
 @pytest.mark.pure
