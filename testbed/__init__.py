@@ -17,7 +17,7 @@ from testbed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from testbed.emulation.containers.fleet import ProgramContainers as ProgramContainers
-    from testbed.emulation.containers.fleet import ScratchSpace as ScratchSpace
+    from testbed.emulation.containers.limits import ScratchSpace as ScratchSpace
     from testbed.emulation.errors import EmulationError as EmulationError
     from testbed.emulation.testbed import Testbed as Testbed
     from testbed.resources import __version__ as __version__
@@ -29,7 +29,7 @@ _MODULES = {
     "EmulationError": "testbed.emulation.errors",
     "ProgramContainers": "testbed.emulation.containers.fleet",
     "Result": "testbed.result",
-    "ScratchSpace": "testbed.emulation.containers.fleet",
+    "ScratchSpace": "testbed.emulation.containers.limits",
     "SpecError": "testbed.spec.errors",
     "Testbed": "testbed.emulation.testbed",
     "__version__": "testbed.resources",

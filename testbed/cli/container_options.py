@@ -103,7 +103,8 @@ def program_containers(options: ContainerOptions) -> ProgramContainers:
     if options.renew and options.image is None:
         remedy = "--image with a Dockerfile or requirements file; `make update` renews the worker image"
         raise bad_input("--renew-image: needs --image", remedy)
-    from testbed.emulation.containers.fleet import ProgramContainers, ScratchSpace
+    from testbed.emulation.containers.fleet import ProgramContainers
+    from testbed.emulation.containers.limits import ScratchSpace
 
     scratch = ScratchSpace(tmp_bytes=int(options.tmp), shm_bytes=int(options.shm), out_bytes=int(options.out))
     return ProgramContainers(options.files, options.image, scratch, options.renew)

@@ -100,9 +100,10 @@ def launch(
         raise bad_input("launch: no command was given", "testbed launch … -- python train.py")
     if topology is not None and name is not None:
         raise bad_input(f"{topology} and --name {name}: can't be given together", "one of them")
-    if topology is None and (containers.files or containers.image or containers.renew):
-        remedy = "TOPOLOGY, or `testbed network up TOPOLOGY --files DIR --image IMAGE` first"
-        raise bad_input("--files and --image: can't change the containers of a network that is up", remedy)
+    if topology is None and containers != ContainerOptions():
+        remedy = "TOPOLOGY, or these options of `testbed network up TOPOLOGY` first"
+        rule = "can't change the containers of a network that is up"
+        raise bad_input(f"--files, --image, --renew-image, --tmp, --shm and --out: {rule}", remedy)
     if topology is None and port is not None:
         remedy = "--open, which opens the network's page, or TOPOLOGY"
         raise bad_input(f"--port {port}: a network that is up has its own port", remedy)

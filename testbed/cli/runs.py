@@ -13,7 +13,7 @@ import typer
 
 from testbed.cli.console import BAD_INPUT, FAILED, Json, Port, bad_input, err, fail, out, quantity
 from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.run.directory import RUNS
+from testbed.run.directory import RUNS, give_back
 from testbed.spec.units import Loss, count
 from testbed.trace.text import MOST_BYTES, text_of, unpacked_name
 
@@ -55,6 +55,7 @@ def view(
             ):
                 assert server.port is not None
                 page = write_entry(Path(folder), server.port, server.token)
+                give_back([Path(folder)])  # the browser of the user behind sudo must enter it
                 out.print(show_in_browser(page, ApiPort(server.port, shown=True)))
                 server.join()
         except Interrupted:
@@ -81,7 +82,7 @@ def export(
     ] = "svg,csv",
 ) -> None:
     """Write the figures of one run, or of several in comparison, and their records as tables."""
-    from testbed.report.export import FIGURE_FORMS, OTHER_FORMS, TABLE_FORMS, Form
+    from testbed.report.export import FIGURE_FORMS, OTHER_FORMS, TABLE_FORMS, Form, remove_links
     from testbed.report.export import export as write
     from testbed.report.record import RunRecord
 
@@ -89,8 +90,13 @@ def export(
     if unknown := [name for name in form.split(",") if name not in known]:
         remedy = f"one or more of {', '.join(known)}, separated by commas"
         raise bad_input(f"--form {form}: unknown form {unknown[0]!r}", remedy)
-    target = target or (runs[0] / "export" if len(runs) == 1 else Path("runs/comparison"))
-    for file in write([RunRecord.read(run) for run in runs], target, [known[name] for name in form.split(",")]):
+    records = [RunRecord.read(run) for run in runs]
+    if target is None and len(runs) == 1:
+        target = runs[0] / "export"
+        if target.is_symlink():
+            raise bad_input(f"{target}: is a link, which this command does not follow", "--out DIR")
+        remove_links(target, records[0])
+    for file in write(records, target or Path("runs/comparison"), [known[name] for name in form.split(",")]):
         typer.echo(file)
 
 

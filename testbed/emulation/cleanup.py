@@ -70,7 +70,7 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
 
 
 def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
-    """Remove what is left of networks whose owner has ended. A network whose owner runs is left alone.
+    """Remove what is left of networks whose owner has ended, and of crashed launches on networks whose owner runs.
 
     Raises:
         EngineError: The engine failed. Everything but the containers was removed.
@@ -83,6 +83,7 @@ def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
     networks, containers, processes = list[str](), list[str](), list[int]()
     for each in found:
         if each.owner is not None:
+            processes += label.end_crashed_launches(each.network)
             continue
         try:
             removed = _take_crashed(client, each.network)

@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from testbed.emulation.network.namespace import CLONE_NEWUTS, call, in_own_thread
 from testbed.emulation.process import PF_EXITING, ProcessIdentity, stat_fields
@@ -36,6 +37,8 @@ LAUNCH = "TESTBED_LAUNCH"
 STATE_ROOT = Path("/run/testbed")
 
 OWNER = "owner.json"
+#: The folder, in a network's folder, with a file for each launch whose programs may run.
+LAUNCHES = "launches"
 
 #: The prefix of a UTS namespace's domain name if its processes are ours.
 DOMAIN = "testbed"
@@ -78,20 +81,65 @@ def labelled(network: str) -> Iterator[Path]:
 
 def owner(network: str) -> ProcessIdentity | None:
     """Return the process that runs a network, or None if it has ended."""
+    found = _running(state_folder(network) / OWNER)
+    return None if found is None else found[0]
+
+
+def record_launch(network: str, launch: str, workers: Iterable[str]) -> None:
+    """Record that this process runs a launch's programs in the containers of these workers.
+
+    The record is in a folder that only root may enter, while a program may change its own label.
+    """
+    folder = state_folder(network) / LAUNCHES
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_json(folder / f"{launch}.json", {**_own_record(), "workers": list(workers)})
+
+
+def forget_launch(network: str, launch: str) -> None:
+    """Remove the record of a launch whose programs have ended."""
+    (state_folder(network) / LAUNCHES / f"{launch}.json").unlink(missing_ok=True)
+
+
+def launches(network: str) -> dict[str, list[str]]:
+    """Return the recorded launches of a network whose process still runs, each with its workers."""
+    found = {file.stem: _running(file) for file in _launch_records(network)}
+    return {launch: list(each[1].get("workers", ())) for launch, each in found.items() if each is not None}
+
+
+def end_crashed_launches(network: str) -> list[int]:
+    """End the programs of a network's launches whose process has ended, and return the ids of the ended processes."""
+    ended = list[int]()
+    for file in _launch_records(network):
+        if _running(file) is None:
+            ended += kill_processes(file.stem, LAUNCH)
+            file.unlink(missing_ok=True)
+    return ended
+
+
+def _launch_records(network: str) -> list[Path]:
+    return sorted((state_folder(network) / LAUNCHES).glob("*.json"))
+
+
+def _own_record() -> dict[str, Any]:
+    own = ProcessIdentity.own()
+    return {"pid": own.pid, "started": own.start_ticks, "boot": own.boot}
+
+
+def _running(file: Path) -> tuple[ProcessIdentity, dict[str, Any]] | None:
+    """Return the process that a record names, and the whole record; None if the process has ended."""
     try:
-        record = json.loads((state_folder(network) / OWNER).read_text())
+        record = json.loads(file.read_text())
         process = ProcessIdentity(int(record["pid"]), int(record["started"]), str(record.get("boot", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # no record, or a crash left a broken one
-    return process if process.is_running else None
+    return (process, record) if process.is_running else None
 
 
 def _claim(network: str) -> None:
     """Make this process the network's owner. Of several processes that try at once, one succeeds."""
     with _locked():
         _refuse_taken(network)
-        own = ProcessIdentity.own()
-        write_json(state_folder(network) / OWNER, {"pid": own.pid, "started": own.start_ticks, "boot": own.boot})
+        write_json(state_folder(network) / OWNER, _own_record())
 
 
 def _refuse_taken(network: str) -> None:
@@ -260,16 +308,18 @@ def kill_processes(wanted: str | None = None, label: str | None = None) -> list[
     return sorted(ended)
 
 
-def orphans_of(first: ProcessIdentity, since_ticks: int, launch: str) -> list[ProcessIdentity]:
+def orphans_of(first: ProcessIdentity, since_ticks: int, network: str, launch: str) -> list[ProcessIdentity]:
     """Return the processes below a container's `first` process that started at `since_ticks` or later.
 
-    Processes of other launches are excluded.
+    Processes of other recorded launches of the network are excluded.
     """
     found = {pid: fields for pid in _others() if (fields := stat_fields(pid)) is not None and fields[0] not in "ZX"}
     children = defaultdict[int, list[int]](list)
     for pid, fields in found.items():
         children[int(fields[1])].append(pid)
-    theirs = {pid for pid, carried in processes(label=LAUNCH) if carried != launch}
+    # Read after the processes: a launch is recorded before it starts one.
+    others = launches(network).keys() - {launch}
+    theirs = {pid for pid, carried in processes(label=LAUNCH) if carried in others}
     below, orphans = list(children[first.pid]) if first.is_running else [], []
     while below:
         pid = below.pop()

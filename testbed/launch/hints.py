@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.emulation.containers.fleet import FILES, OUT
-from testbed.emulation.containers.limits import PIDS, PIDS_A_MEMBER
+from testbed.emulation.containers.fleet import FILES
+from testbed.emulation.containers.limits import OUT, PIDS, PIDS_A_MEMBER
 from testbed.launch.ranks import SHELLS
 
 #: An absolute path within a word or a line. A path with a space is found only if it is the whole word.

@@ -24,9 +24,17 @@ LAST_LINES = 40
 #: otherwise fill the terminal.
 STATE_S = 1.0
 
-#: Control sequences that move the cursor or erase (ECMA-48, section 8.3): beside other programs' lines they would
-#: overwrite those. Colours (`m`) stay.
-CURSOR = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTfhlsu]")
+#: Control characters and escape sequences (ECMA-48, sections 5 and 8.3). On a terminal they would overwrite other
+#: programs' lines, or set its title and clipboard, or reset it. Colours (`m`) and tabs stay.
+CONTROL = re.compile(
+    rb"\x1b\[(?![0-9;]*m)[0-?]*[ -/]*[@-~]"  # a control sequence, such as one that moves the cursor
+    rb"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # a control string, such as a title
+    rb"|\x1b(?!\[)[ -/]*[0-~]"  # any other escape sequence
+    rb"|\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f]"
+)
+#: Control characters of two bytes in UTF-8, and what stands for them and for bytes that are not UTF-8. They are
+#: replaced and not removed, since what is around them could make another one.
+C1_CONTROL, REPLACEMENT = re.compile(rb"\xc2[\x80-\x9f]"), "\N{REPLACEMENT CHARACTER}".encode()
 
 #: What begins a line again: a carriage return, or a sequence that moves the cursor to the first column (`G`) or to
 #: a line above (`A`, `F`), or that erases the line (`2K`).
@@ -104,8 +112,13 @@ class Lines:
         yield from (Version(text, finished=False, known=text == self._state) for text in shown if text.strip())
 
 
+def printable(text: bytes) -> bytes:
+    """Return a text without what acts on a terminal: control characters and escape sequences, except colours."""
+    return C1_CONTROL.sub(REPLACEMENT, CONTROL.sub(b"", text))
+
+
 def _shown(text: bytes) -> bytes:
-    return CURSOR.sub(b"", LAST.sub(b"", text, count=1))
+    return printable(LAST.sub(b"", text, count=1))
 
 
 class Output:

@@ -228,14 +228,14 @@ class ContainerStarter:
     def end(self) -> None:
         """Kill processes that this launch's programs left running in their containers, which may stay up.
 
-        An orphan becomes a child of the container's first process. One that started before the launch, that carries
-        another launch's label, or that such a process started does not belong to this launch.
+        An orphan becomes a child of the container's first process. One that started before the launch, that carries the
+        label of another launch under way, or that such a process started does not belong to this launch.
         """
         for container in self._containers.values():
             first = proven_process(str(container.id), int(container.attrs["State"]["Pid"]))
             deadline = time.monotonic() + label.KILL_DEADLINE_S
             while first is not None and time.monotonic() < deadline:
-                orphans = label.orphans_of(first, self._began_ticks, self._labels[label.LAUNCH])
+                orphans = label.orphans_of(first, self._began_ticks, self._network, self._labels[label.LAUNCH])
                 for orphan in orphans:
                     orphan.send(signal.SIGKILL)
                 if not orphans:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
+import secrets
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation.containers.fleet import CHANGES, FILES, OUT
+from testbed.emulation.containers.fleet import FILES
+from testbed.emulation.containers.limits import CHANGES, OUT
 from testbed.emulation.process import PROC, ProcessIdentity
+from testbed.launch.output import printable
 
 #: The folder in CHANGES with the files that are new or changed in FILES.
 UPPER = "upper"
@@ -26,6 +30,9 @@ CACHES = ("__pycache__",)
 
 #: The folder, in a worker's folder, for a file of FILES with the same name as a file of OUT.
 BESIDE = Path(FILES.strip("/"))
+
+#: The most folders within one another from which files are copied. The copies' readers follow folders by recursion.
+MOST_DEPTH = 100
 
 #: The most names of files that were not copied in a summary.
 MOST_NAMES = 20
@@ -74,7 +81,7 @@ def describe_copied(kept: Mapping[str, CopiedFiles], folder: Path) -> Iterator[s
     left_out = [f"{worker}: {name}" for worker, each in kept.items() for name in each.left_out]
     if left_out:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        yield f"not copied: {left_out[0]}{more}"
+        yield f"not copied: {printable(left_out[0].encode()).decode()}{more}"
 
 
 def clear_results(container: ProcessIdentity) -> None:
@@ -83,14 +90,41 @@ def clear_results(container: ProcessIdentity) -> None:
     if root is None:
         return
     try:
-        with os.scandir(root) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.name, ignore_errors=True, dir_fd=root)
-                else:
-                    os.unlink(entry.name, dir_fd=root)
+        empty_folder(root)
     finally:
         os.close(root)
+
+
+def empty_folder(root: int) -> None:
+    """Remove what the open folder `root` holds, except mounts.
+
+    The folders in a folder are first moved into `root`. So a chain of thousands of folders, which a program makes with
+    a few calls, takes no recursion and no long path.
+    """
+    mark, numbers = secrets.token_hex(8), count()
+    folders = _unlink_files(root)
+    while folders:
+        name = folders.pop()
+        with suppress(OSError):  # a mount is in it, or another program writes there
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
+            try:
+                for each in _unlink_files(inner):
+                    fresh = f"{mark}-{next(numbers)}"
+                    os.rename(each, fresh, src_dir_fd=inner, dst_dir_fd=root)
+                    folders.append(fresh)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=root)
+
+
+def _unlink_files(folder: int) -> list[str]:
+    """Remove the files in an open folder, and return the names of the folders in it."""
+    with os.scandir(folder) as entries:
+        inside = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+    for name in (name for name, is_folder in inside.items() if not is_folder):
+        with suppress(OSError):  # a mount is in its place, or another program removed it
+            os.unlink(name, dir_fd=folder)
+    return [name for name, is_folder in inside.items() if is_folder]
 
 
 def has_own_mounts(container: ProcessIdentity) -> bool:
@@ -123,7 +157,12 @@ def _take(root: int, target: Path, kept: CopiedFiles) -> None:
     room = file_system.f_blocks * file_system.f_frsize
     for folder, folders, files, descriptor in os.fwalk(".", dir_fd=root):
         folders[:] = [name for name in folders if name not in CACHES]
-        for name in [*files, *(each for each in folders if _is_link(each, descriptor))]:
+        links = [name for name in folders if _is_link(name, descriptor)]
+        if folder.count("/") == MOST_DEPTH:
+            deeper = [name for name in folders if name not in links]
+            kept.left_out += [f"{_shown(Path(folder, name))} (too deep)" for name in deeper]
+            folders.clear()
+        for name in [*files, *links]:
             inside = Path(folder, name)
             try:
                 taken = _copy(name, descriptor, _free(inside, target), room)
@@ -132,11 +171,15 @@ def _take(root: int, target: Path, kept: CopiedFiles) -> None:
                     raise
                 taken = "its path is too long on this machine"
             if isinstance(taken, str):
-                shown = os.fsencode(inside).decode(errors="replace")  # a name may be any bytes
-                kept.left_out += [f"{shown} ({taken})"] if taken else []
+                kept.left_out += [f"{_shown(inside)} ({taken})"] if taken else []
                 continue
             room -= taken
             kept.files, kept.size = kept.files + 1, kept.size + taken
+
+
+def _shown(path: Path) -> str:
+    """Return a path as text; a name may be any bytes."""
+    return os.fsencode(path).decode(errors="replace")
 
 
 def _free(inside: Path, target: Path) -> Path:

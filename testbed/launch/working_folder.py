@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
 import stat
 import struct
 import subprocess
@@ -23,10 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from testbed.emulation.containers.fleet import CHANGES, FILES
+from testbed.emulation.containers.fleet import FILES
+from testbed.emulation.containers.limits import CHANGES
 from testbed.emulation.network.namespace import call, in_own_thread
 from testbed.emulation.process import ProcessIdentity
-from testbed.launch.result_files import UPPER, has_own_mounts
+from testbed.launch.result_files import UPPER, empty_folder, has_own_mounts
 
 #: The overlay's working folder, in CHANGES beside UPPER.
 SCRATCH = "scratch"
@@ -138,8 +138,12 @@ class _Layers:
 
     def _overlay(self) -> None:
         upper, scratch = Path(CHANGES, UPPER), Path(CHANGES, SCRATCH)
+        changes = os.open(CHANGES, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            empty_folder(changes)
+        finally:
+            os.close(changes)
         for folder in (upper, scratch):
-            shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
         # The lower folder is this thread's current one, since the new mount is about to cover its path.
         os.chdir(FILES)

@@ -33,6 +33,9 @@ FIGURE_FORMS: tuple[FigureForm, ...] = get_args(FigureForm)
 TABLE_FORMS: tuple[TableForm, ...] = get_args(TableForm)
 OTHER_FORMS: tuple[OtherForm, ...] = get_args(OtherForm)
 
+#: The folder for the curves of TensorBoard, with a folder for each run.
+CURVES = "tensorboard"
+
 
 def drawings(record: RunRecord) -> list[Drawing]:
     """Return the figures of a run's page, in its order."""
@@ -65,12 +68,29 @@ def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) ->
                 frames.write(table, file, kind)
     for record in records:
         if "tensorboard" in forms:
-            written.append(_write_curves(record, target / "tensorboard" / record.id))
+            written.append(_write_curves(record, _curves_folder(target, record)))
         if "otlp" in forms:
             root = Span(f"run {record.id}", record.zero_s, record.zero_s + record.end_s, {"policy": record.policy})
-            written.append(target / f"{record.id}.otlp.json")
+            written.append(target / f"{_file_name(record)}.otlp.json")
             write_text(written[-1], otlp(record.id, root, _spans(record)))
     return written
+
+
+def remove_links(target: Path, record: RunRecord) -> None:
+    """Remove the links in a run's own folder for exports: the run may be a stranger's, and a write follows links."""
+    for folder in (target, target / CURVES, _curves_folder(target, record)):
+        for each in [*folder.iterdir()] if folder.is_dir() else []:
+            if each.is_symlink():
+                each.unlink()
+
+
+def _curves_folder(target: Path, record: RunRecord) -> Path:
+    return target / CURVES / _file_name(record)
+
+
+def _file_name(record: RunRecord) -> str:
+    """Return a run's id as a file's name; a stranger's manifest may have a path."""
+    return record.id.replace("/", "-")
 
 
 def _write_curves(record: RunRecord, folder: Path) -> Path:

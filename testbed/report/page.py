@@ -38,7 +38,10 @@ def write_report(run: Path) -> Path:
 def write_page(record: RunRecord) -> Path:
     """Write `report.html` into a run's directory and return its path."""
     target = record.path / REPORT
-    write_text(target, _render("run.html.j2", _run_values(record)))
+    page = _render("run.html.j2", _run_values(record))
+    if target.is_symlink():  # a stranger's run may have one, and a write follows it
+        target.unlink()
+    write_text(target, page)
     return target
 
 

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,9 +89,10 @@ class RunDirectory:
         """Write a whole JSON file."""
         write_json(self.path / file, value)
 
-    def read(self, file: str) -> list[dict[str, Any]]:
-        """Return the lines of a JSONL file; empty if there is no such file."""
-        return list(read_records(self.path / file))
+    def read(self, file: str, without: Collection[str] = ()) -> list[dict[str, Any]]:
+        """Return the lines of a JSONL file, without some of their keys; empty if there is no such file."""
+        records = read_records(self.path / file)
+        return [{key: value for key, value in record.items() if key not in without} for record in records]
 
     def read_whole(self, file: str) -> dict[str, Any] | None:
         """Return the value of a JSON file, or None if there is no such file."""
@@ -112,7 +113,7 @@ class RunDirectory:
 
 
 def give_back(paths: Iterable[Path]) -> None:
-    """Make the user behind sudo the owner of files; without sudo, nothing changes.
+    """Make the user behind sudo the owner of root's files; without sudo, nothing changes.
 
     A file stays as it is where another run is replacing it, where its file system keeps no owners, or where this
     process may not give it away: `sudo -u SOMEBODY` names the user behind sudo, too.
@@ -121,7 +122,8 @@ def give_back(paths: Iterable[Path]) -> None:
         group = int(os.environ.get("SUDO_GID", owner))
         for path in paths:
             with suppress(OSError):
-                os.chown(path, int(owner), group, follow_symlinks=False)
+                if path.lstat().st_uid == 0:
+                    os.chown(path, int(owner), group, follow_symlinks=False)
 
 
 def point_latest_at(directory: Path) -> None:

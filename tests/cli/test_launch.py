@@ -203,27 +203,29 @@ def test_a_worker_s_name_and_its_peers_lead_to_addresses_and_back(
         assert lines[:-2] == [f"NAME {name} {addresses[name]} {name} {name}." for name in (own, "bergen-w0", "oslo-w0")]
 
 
-#: Starts a daemon that has no environment, and ends.
+#: Starts a daemon that has no environment but the given variables, and ends.
 ORPHAN = """
 import os, sys
 if os.fork():
     os.wait()
 elif os.setsid() and not os.fork():
-    os.execve("/bin/sleep", ["sleep", sys.argv[1]], {})
+    os.execve("/bin/sleep", ["sleep", sys.argv[1]], dict(each.split("=") for each in sys.argv[2:]))
 """
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("where", ["containers", "host"])
-def test_a_daemon_without_an_environment_ends_with_its_launch(
-    fjords: Standing, folder: Path, tmp_path: Path, where: str
+@pytest.mark.parametrize(
+    ("where", "variables"), [("containers", []), ("containers", ["TESTBED_LAUNCH=another"]), ("host", [])]
+)
+def test_a_daemon_without_the_launch_s_label_ends_with_it(
+    fjords: Standing, folder: Path, tmp_path: Path, where: str, variables: list[str]
 ) -> None:
     """In containers that stay up, too."""
     (folder / "orphan.py").write_text(ORPHAN)
     seconds = f"7{os.getpid()}"
     words = ["python", "orphan.py"] if where == "containers" else [sys.executable, str(folder / "orphan.py")]
     options = [] if where == "containers" else ["--on-host"]
-    launching = Launching(tmp_path, "--name", fjords.name, *options, "--", *words, seconds)
+    launching = Launching(tmp_path, "--name", fjords.name, *options, "--", *words, seconds, *variables)
     code, said = launching.end()
     assert code == 0, said
     found = subprocess.run(["pgrep", "-f", f"sleep {seconds}"], capture_output=True, text=True).stdout
@@ -467,6 +469,76 @@ def test_what_is_left_is_taken_and_no_more_and_a_folder_that_programs_change_sta
     assert [name.split()[0] for name in kept["left_out"]].count("z") == 1
 
 
+#: Leaves a file in both places, waits for another program's, and then leaves one more.
+SHARES = """
+import pathlib, sys, time
+own, other = sys.argv[1:]
+for place in ("/work", "/out"):
+    pathlib.Path(place, own).write_text(own)
+print("LEFT", flush=True)
+while not pathlib.Path("/out", other).exists():
+    time.sleep(0.1)
+pathlib.Path("/work", own + "-later").write_text(own)
+"""
+
+
+@pytest.mark.system
+def test_launches_at_the_same_time_share_files_and_take_none_away(
+    fjords: Standing, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "shares.py").write_text(SHARES)
+
+    def launch(own: str, other: str) -> Launching:
+        (tmp_path / own).mkdir()
+        words = ("--name", fjords.name, "--workers", "oslo-w0", "--", "python", "shares.py", own, other)
+        return Launching(tmp_path / own, *words)
+
+    first = launch("one", "two")
+    first.line("LEFT")
+    second = launch("two", "one")
+    assert [first.end()[0], second.end()[0]] == [0, 0]
+    left = tmp_path / "one/runs/latest/out/oslo-w0"
+    assert all((left / name).read_text() == "one" for name in ("one", "work/one", "one-later"))
+
+
+@pytest.mark.system
+def test_what_a_killed_launch_left_is_gone_when_the_next_begins(fjords: Standing, tmp_path: Path) -> None:
+    words = ("--name", fjords.name, "--workers", "oslo-w0", "--")
+    killed = Launching(tmp_path, *words, "sh", "-c", ": > /out/left; : > /work/left; echo LEFT; exec sleep 600")
+    killed.line(r"\| LEFT")
+    launch = (tmp_path / "runs/latest").resolve().name
+    killed.process.kill()
+    killed.end()
+    assert killed.programs, "its programs run on"
+    looks = "import os; print('LEFT', *(os.path.exists(f'{place}/left') for place in ('/out', '/work')))"
+    following = Launching(tmp_path, *words, "python", "-c", looks)
+    assert following.line(r"\| LEFT (.*)")[1] == "False False"
+    assert following.end()[0] == 0
+    assert not list(label.processes(launch, label.LAUNCH))
+
+
+#: Makes a chain of folders in both places.
+DEEP = """
+import os
+for place in ("/out", "/work"):
+    os.chdir(place)
+    for _ in range(2000):
+        os.mkdir("d")
+        os.chdir("d")
+"""
+
+
+@pytest.mark.system
+def test_chains_of_folders_break_no_launch(fjords: Standing, folder: Path, tmp_path: Path) -> None:
+    (folder / "deep.py").write_text(DEEP)
+    for _ in range(2):  # the first one's are gone when the second begins
+        launching = Launching(tmp_path, "--name", fjords.name, "--workers", "oslo-w0", "--", "python", "deep.py")
+        code, said = launching.end()
+        assert code == 0, said
+    left_out = launching.summary()["kept"]["oslo-w0"]["left_out"]
+    assert [name.rpartition(" (")[2] for name in left_out] == ["too deep)"] * 2
+
+
 #: What torch.compile, cpp_extension, Numba and cffi do: put a library into a temporary folder, and load it.
 LOADS = """
 import ctypes, shutil, sys, tempfile
@@ -518,7 +590,7 @@ def test_a_border_of_a_container_is_said_where_a_command_runs_into_it(
 
 
 #: An image without even a shell, that would have a folder on the host's disk.
-DOCKERFILE = "FROM scratch\nCOPY stranger /stranger\nVOLUME /data\nUSER root\n"
+DOCKERFILE = "FROM scratch\nCOPY stranger /stranger\nVOLUME /data/\nUSER root\n"
 STRANGER = """
 #include <stdio.h>
 #include <unistd.h>
@@ -636,7 +708,7 @@ def test_a_launch_is_a_run_with_a_verdict_curves_and_a_report(
     [
         ([], "-- python train.py"),
         (["pair.yaml", "--name", "pair", "--", "true"], "one of them"),
-        (["--image", "other:1", "--", "true"], "TOPOLOGY, or `testbed network up"),
+        (["--image", "other:1", "--", "true"], "TOPOLOGY, or these options of `testbed network up"),
         (["--port", "0", "--", "true"], "--open"),
     ],
 )

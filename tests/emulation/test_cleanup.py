@@ -183,6 +183,22 @@ def test_a_program_without_an_environment_is_spared_with_its_network(owned: Star
             program.wait()
 
 
+def test_what_a_killed_launch_left_on_a_network_that_runs_is_ended(owned: Start) -> None:
+    owner, _ = owned("runs")
+    launch = f"killed-{os.getpid()}"
+    label.record_launch("runs", launch, ["quito-w0"])
+    (record,) = (label.state_folder("runs") / label.LAUNCHES).iterdir()
+    record.write_text(record.read_text().replace('"started": ', '"started": 1'))
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, label.LAUNCH: launch}) as program:
+        try:
+            assert clean_crashed(None) == CleanupResult((), (), (program.pid,))
+            assert program.wait(PATIENCE_S) == -signal.SIGKILL
+        finally:
+            program.kill()
+    assert owner.poll() is None
+    assert not record.exists()
+
+
 def test_a_testbed_that_does_not_listen_is_ended(owned: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.emulation.cleanup.OWNER_DEADLINE_S", 0.2)
     owner, routers = owned("one", "deaf")

@@ -312,3 +312,57 @@ def test_state_goes_by_name_or_whole() -> None:
     label.remove_state()
     assert label.networks() == []
     label.remove_state()
+
+
+def crash(network: str, launch: str) -> None:
+    """Change the record of a launch to that of a process that has ended."""
+    file = label.state_folder(network) / label.LAUNCHES / f"{launch}.json"
+    file.write_text(file.read_text().replace('"started": ', '"started": 1'))
+
+
+@pytest.mark.local
+def test_the_programs_of_a_launch_whose_process_was_killed_are_ended_and_no_others() -> None:
+    killed, runs = (f"{name}-{os.getpid()}" for name in ("killed", "runs"))
+    label.state_folder("one").mkdir(parents=True)
+    for launch in (killed, runs):
+        label.record_launch("one", launch, ["oslo-w0"])
+    assert (label.state_folder("one") / label.LAUNCHES).stat().st_mode & 0o777 == 0o700
+    crash("one", killed)
+    programs = {name: subprocess.Popen(["sleep", "600"], env={label.LAUNCH: name}) for name in (killed, runs)}
+    try:
+        assert label.launches("one") == {runs: ["oslo-w0"]}
+        assert label.end_crashed_launches("one") == [programs[killed].pid]
+        assert programs[killed].wait(PATIENCE_S) == -9
+        assert programs[runs].poll() is None
+        assert label.end_crashed_launches("one") == []
+        label.forget_launch("one", runs)
+        assert label.launches("one") == label.launches("two") == {}
+    finally:
+        for program in programs.values():
+            program.kill()
+            program.wait()
+
+
+@pytest.mark.local
+def test_an_orphan_with_the_label_of_another_launch_is_spared_while_that_one_is_recorded() -> None:
+    ours, other, made_up = (f"{name}-{os.getpid()}" for name in ("ours", "other", "made-up"))
+    label.state_folder("one").mkdir(parents=True)
+    for launch in (ours, other):
+        label.record_launch("one", launch, [])
+    script = "".join(f"{label.LAUNCH}={name} sleep 600 & " for name in (ours, other, made_up))
+    with subprocess.Popen(["sh", "-c", f"{script} wait"]) as shell:
+        first = ProcessIdentity.of(shell.pid)
+        assert first
+
+        def orphans() -> set[str]:
+            found = label.orphans_of(first, 0, "one", ours)
+            labels = dict(label.processes(label=label.LAUNCH))
+            return {labels.get(each.pid, "") for each in found}
+
+        try:
+            until(lambda: orphans() == {ours, made_up})
+            crash("one", other)
+            assert orphans() == {ours, other, made_up}
+        finally:
+            for launch in (ours, other, made_up):
+                label.kill_processes(launch, label.LAUNCH)

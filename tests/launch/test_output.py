@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from testbed.launch.output import LONGEST_LINE, STATE_S, Lines
 
 pytestmark = pytest.mark.pure
+
+#: Characters that act on a terminal; a line end and a tab are not among them.
+CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 #: How often somebody looks, and how often a bar is redrawn by default.
 LOOK_S = 0.2
@@ -31,7 +35,7 @@ def lines_of(pieces: list[bytes]) -> list[bytes]:
 def test_versions_do_not_depend_on_the_pieces_they_come_in(pieces: list[bytes]) -> None:
     whole = b"".join(pieces)
     assert versions_of(pieces) == versions_of([whole])
-    if b"\r" not in whole and b"\x1b" not in whole:
+    if not CONTROL.search(whole):
         assert b"\n".join(lines_of(pieces)) == whole.removesuffix(b"\n")
 
 
@@ -51,6 +55,28 @@ def test_a_line_without_end_is_passed_on_in_pieces() -> None:
 
 def test_a_cursor_that_moves_stays_in_its_line_and_colours_are_kept() -> None:
     assert lines_of([b"\x1b[32minner 5%\x1b[0m\x1b[A\x1b[2K\n"]) == [b"\x1b[32minner 5%\x1b[0m"]
+
+
+#: Output, and what is shown of it.
+SHOWN = {
+    "clipboard and reset": (b"\x1b]52;c;eA==\x07a\x1bc\x1b[31mb", b"a\x1b[31mb"),
+    "title that a string terminator ends": (b"\x1b]0;title\x1b\\a", b"a"),
+    "device control string": (b"\x1bP1;2|17/ab\x1b\\a", b"a"),
+    "string without an end": (b"\x1b]0;a", b"0;a"),
+    "private mode and cursor shape": (b"\x1b[?1049ha\x1b[2 qb", b"ab"),
+    "character set": (b"\x1b(0a", b"a"),
+    "control characters but tabs": (b"a\x00\x07\x08\tb\x7f", b"a\tb"),
+    "colours": (b"\x1b[ma\x1b[1;32mb", b"\x1b[ma\x1b[1;32mb"),
+    "colour in pieces": (b"\x1b[3\x071mA\x1b\x1b[31A", b"[31mA"),
+    "control characters of two bytes": (b"\xc2\x9b31mA\xc2\x1bc\x9b", b"\xef\xbf\xbd31mA\xef\xbf\xbd"),
+    "letters of two bytes": ("café".encode(), "café".encode()),
+}
+
+
+@pytest.mark.parametrize("kind", list(SHOWN))
+def test_what_acts_on_a_terminal_is_not_shown_except_colours(kind: str) -> None:
+    output, shown = SHOWN[kind]
+    assert lines_of([output + b"\n"]) == [shown]
 
 
 @pytest.mark.parametrize("again", ["\x1b[1G", "\x1b[G", "\x1b[2K\x1b[1G", "\x1b[1A\x1b[2K", "\x1b[F", "\r\x1b[2K"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.emulation.process import ProcessIdentity
-from testbed.launch.result_files import CopiedFiles, _take, describe_copied, has_own_mounts
+from testbed.launch.result_files import MOST_DEPTH, CopiedFiles, _take, describe_copied, empty_folder, has_own_mounts
 
 pytestmark = pytest.mark.local
 
@@ -29,6 +29,18 @@ def take(root: Path, target: Path, kept: CopiedFiles) -> None:
         _take(descriptor, target, kept)
     finally:
         os.close(descriptor)
+
+
+def chain(root: Path, name: str, depth: int) -> None:
+    """Make folders of one name within one another, which no path leads to, and a file in the last one."""
+    folder = os.open(root, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=folder)
+        below = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(os.open("deep", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+    os.close(folder)
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -52,19 +64,37 @@ def test_plain_files_are_copied_without_caches_and_what_is_left_out_is_named(lef
 
 def test_names_of_any_bytes_and_any_depth_do_not_end_the_copy(left: Path, tmp_path: Path) -> None:
     (left / os.fsdecode(b"caf\xe9")).symlink_to("a")
-    folder = os.open(left, os.O_RDONLY)
-    for _ in range(20):  # 5,000 bytes, where a path has 4,096 at most
-        os.mkdir("d" * 250, dir_fd=folder)
-        below = os.open("d" * 250, os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = below
-    os.close(os.open("deep", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
-    os.close(folder)
+    chain(left, "d" * 250, 20)  # 5,000 bytes, where a path has 4,096 at most
     kept = CopiedFiles()
     take(left, tmp_path / "out", kept)
     assert kept.files == 3
     assert sorted(name[:3] for name in kept.left_out) == ["caf", "ddd"]
     assert all(name.encode() for name in kept.left_out)
+
+
+def test_a_chain_of_thousands_of_folders_is_copied_to_a_depth_and_removed(left: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("kept")
+    chain(left, "d", 2000)
+    try:
+        bottom = left.joinpath(*["d"] * MOST_DEPTH)
+        (bottom / "file").write_text("copied")
+        (bottom / "link").symlink_to(elsewhere)
+        kept = CopiedFiles()
+        take(left, tmp_path / "out", kept)
+        assert kept.files == 4
+        assert {name.rpartition("/")[2]: name.count("d/") for name in kept.left_out} == {
+            "d (too deep)": MOST_DEPTH,
+            "link (a link)": MOST_DEPTH,
+        }
+    finally:
+        (left / "link").symlink_to(elsewhere)
+        descriptor = os.open(left, os.O_RDONLY)
+        empty_folder(descriptor)
+        os.close(descriptor)
+    assert list(left.iterdir()) == []
+    assert files(elsewhere) == {"kept": "kept"}
 
 
 def test_files_of_two_places_do_not_overwrite_each_other(left: Path, tmp_path: Path) -> None:
@@ -94,6 +124,8 @@ def test_what_was_kept_is_said_and_nothing_where_nothing_was() -> None:
     )
     assert said.startswith("3 files") and "1.5 MB" in said and str(out) in said
     assert "b: x (a link)" in left_out and "1 more" in left_out
+    (left_out,) = describe_copied({"a": CopiedFiles(left_out=["\x1b]52;c;eA==\x07x\n\x1b[31my (a link)"])}, out)
+    assert left_out.endswith("a: x\x1b[31my (a link)")
 
 
 def test_a_process_with_this_ones_mounts_is_no_container() -> None:

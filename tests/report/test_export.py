@@ -113,6 +113,44 @@ def test_rounds_and_swaps_are_spans_of_one_trace(tmp_path: Path) -> None:
     assert int(first["endTimeUnixNano"]) == pytest.approx(record.rounds[0].finished_s * 1e9, abs=1e3)
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder with a file, for links to lead to."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "rounds.csv").write_text("kept")
+    return folder
+
+
+def test_links_in_a_run_s_own_folder_are_not_followed(tmp_path: Path, elsewhere: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=9)
+    (run / "export").mkdir()
+    (run / "export/rounds.csv").symlink_to(elsewhere / "rounds.csv")
+    (run / "export/tensorboard").symlink_to(elsewhere)
+    done = exported(run, "--form", "csv,tensorboard")
+    assert done.exit_code == 0, done.output
+    assert {file.name: file.read_text() for file in elsewhere.iterdir()} == {"rounds.csv": "kept"}
+    assert len(rows(run / "export/rounds.csv")) == 9
+
+
+def test_a_run_s_own_folder_that_is_a_link_is_refused(tmp_path: Path, elsewhere: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=9)
+    (run / "export").symlink_to(elsewhere)
+    done = exported(run)
+    assert done.exit_code == BAD_INPUT
+    assert "--out" in done.stderr
+    assert {file.name: file.read_text() for file in elsewhere.iterdir()} == {"rounds.csv": "kept"}
+
+
+def test_an_id_that_is_a_path_leads_to_no_other_folder(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=9)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "id": "../../../theirs"}))
+    done = exported(run, "--form", "tensorboard,otlp", "--out", tmp_path / "a/b")
+    assert done.exit_code == 0, done.output
+    assert all(Path(line).resolve().is_relative_to(tmp_path / "a/b") for line in done.stdout.splitlines())
+
+
 def test_an_unknown_form_and_a_folder_that_is_no_run_are_bad_input(run: Path, tmp_path: Path) -> None:
     wrong = exported(run, "--form", "svg,xlsx", "--out", tmp_path / "x")
     assert wrong.exit_code == BAD_INPUT

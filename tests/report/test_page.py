@@ -98,6 +98,15 @@ def test_the_same_run_makes_the_same_page(run: Path, html: str) -> None:
     assert write_report(run).read_text(encoding="utf-8") == html
 
 
+@words_alone
+def test_a_link_in_the_place_of_the_page_is_not_followed(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    (tmp_path / "theirs").write_text("kept")
+    (run / "report.html").symlink_to(tmp_path / "theirs")
+    assert not write_report(run).is_symlink()
+    assert (tmp_path / "theirs").read_text() == "kept"
+
+
 def test_the_page_is_small(html: str) -> None:
     assert len(html.encode()) < 3_000_000
 

@@ -27,8 +27,8 @@ from docker.types import DeviceRequest, Mount
 
 from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.containers import engine
-from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
-from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits, written_size
+from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record, volumes_in
+from testbed.emulation.containers.limits import LOG_BYTES, RESTRICTIONS, ContainerLimits, ScratchSpace, written_size
 from testbed.emulation.containers.program_image import program_image
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
@@ -37,16 +37,13 @@ from testbed.emulation.process import ProcessIdentity
 from testbed.resources import BUILD
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.topology import Worker
-from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES
+from testbed.spec.units import OUT_BYTES
 
 #: The folder of the control socket in a container. (A mounted socket file would go stale with its server.)
 CONTROL_FOLDER = "/run/testbed"
 
 #: The engine handles this many starts at once; more only queue up in it.
 PARALLEL = 8
-
-#: Half of a process's default (1024), so that the emulation itself is served first.
-CPU_SHARES = 512
 
 #: The seconds within which an engine notices that a container's first process has ended. A busy one takes some tenths.
 NOTICED_S = 5.0
@@ -55,22 +52,14 @@ NOTICED_S = 5.0
 QUOTED_LINES = 10
 
 
-#: The user of a worker's programs, unknown on the host; images made here call it `worker`.
-USER_ID = 10001
-USER = f"{USER_ID}:{USER_ID}"
-
 #: The mode bits by which everybody may read a folder, or start a program.
 OPEN = stat.S_IROTH | stat.S_IXOTH
 
 #: The folder in a container where a program starts and finds the files that it was given.
 FILES = "/work"
-#: The folder in a container for the files that a program is to leave.
-OUT = "/out"
-#: The folder in a container with changes that programs make in FILES (`launch.working_folder`). Only root may read it.
-CHANGES = "/run/testbed-changes"
-#: The number of files in each of the two; each takes some 1 KiB of the kernel's memory.
-MOST_FILES = 16_384
 
+#: The scratch space of a program's container.
+SCRATCH = ScratchSpace(out_bytes=OUT_BYTES)
 
 #: The source and the binary of the program that does nothing, and its path in a container.
 IDLE_SOURCE = Path(__file__).with_name("idle.c")
@@ -115,36 +104,6 @@ class ContainerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ScratchSpace:
-    """The writable file systems of a container, in bytes. They are in memory and count as the container's own.
-
-    Attributes:
-        tmp_bytes: The size of /tmp.
-        shm_bytes: The size of /dev/shm.
-        out_bytes: The size of OUT and of CHANGES; with 0 there is neither.
-        volumes: The image's volumes, each as large as /tmp. Without this, the engine would put them on the host's disk,
-            without a limit.
-    """
-
-    tmp_bytes: int = TMP_BYTES
-    shm_bytes: int = SHM_BYTES
-    out_bytes: int = 0
-    volumes: tuple[str, ...] = ()
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings for the engine's client."""
-        own = f"uid={USER_ID},gid={USER_ID},mode=755,nr_inodes={MOST_FILES}"
-        # By default the engine mounts noexec, and no compiled library can be loaded: torch.compile, cpp_extension,
-        # Numba and cffi all put libraries below /tmp, which is HOME too. nosuid and nodev stay.
-        tmpfs = dict.fromkeys(self.volumes, f"exec,size={self.tmp_bytes},{own}")
-        tmpfs["/tmp"] = f"exec,size={self.tmp_bytes}"
-        if self.out_bytes:
-            tmpfs[OUT] = f"size={self.out_bytes},{own}"
-            tmpfs[CHANGES] = f"size={self.out_bytes},uid=0,gid=0,mode=700,nr_inodes={MOST_FILES}"
-        return {"tmpfs": tmpfs, "shm_size": self.shm_bytes}
-
-
-@dataclass(frozen=True, slots=True)
 class ProgramContainers:
     """Containers for the user's own programs.
 
@@ -158,7 +117,7 @@ class ProgramContainers:
 
     files: Path | None = None
     image: str | None = None
-    scratch: ScratchSpace = ScratchSpace(out_bytes=OUT_BYTES)
+    scratch: ScratchSpace = SCRATCH
     renew: bool = False
 
     @classmethod
@@ -208,14 +167,14 @@ class Fleet:
         Raises:
             EngineError: No engine answers.
             ImageError: The image could not be built.
-            SpecError: The named image does not exist.
+            SpecError: The named image does not exist, or has a volume where no container may have one.
         """
         client = engine.connect()
         if programs is None:
-            return cls(client, network, ensure_worker_image(client, lambda _: None), control)
-        image = program_image(client, programs.image, lambda _: None, programs.renew)
-        volumes = client.images.get(image).attrs["Config"].get("Volumes") or ()
-        return cls(client, network, image, control, replace(programs.scratch, volumes=tuple(volumes)))
+            image, scratch = ensure_worker_image(client, lambda _: None), ScratchSpace()
+        else:
+            image, scratch = program_image(client, programs.image, lambda _: None, programs.renew), programs.scratch
+        return cls(client, network, image, control, replace(scratch, volumes=volumes_in(client, image)))
 
     def image_record(self) -> dict[str, Any]:
         """Return the containers' image for a manifest: its build time, and its Debian and Python packages' versions."""
@@ -250,13 +209,7 @@ class Fleet:
             name=container_name(self._network, worker.name),
             hostname=worker.name,
             labels={LABEL: self._network},
-            network_mode="none",
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
-            read_only=True,
-            user=USER,
-            healthcheck={"test": ["NONE"]},  # an image's own would take unaccounted processor time
-            cpu_shares=CPU_SHARES,
+            **RESTRICTIONS,
             nano_cpus=int(worker.cpus * 1e9) if worker.cpus else None,
             device_requests=[DeviceRequest(count=worker.gpus, capabilities=[["gpu"]])] if worker.gpus else None,
             **request.settings(control),

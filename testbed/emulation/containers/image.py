@@ -36,9 +36,11 @@ from typing import IO, Any
 
 import docker
 from docker.errors import APIError, BuildError, ContainerError, ImageNotFound
+from requests.exceptions import RequestException
 
 from testbed import resources
 from testbed.emulation.containers import documentation, engine, requirements
+from testbed.emulation.containers.limits import PIDS, RESTRICTIONS, ScratchSpace, clean_volumes, limit_settings
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
 from testbed.emulation.errors import EmulationError, run_program
 from testbed.emulation.label import LABEL
@@ -118,6 +120,11 @@ print(json.dumps({"python": dict(sorted(python.items())), "debian": debian}))
 
 #: The network label of probe containers, so that `testbed network clean` finds one that an interrupted probe left.
 PROBE_NETWORK = "image-probe"
+#: The seconds that a probe's program may take. PyTorch's steps, the longest, take 5 s on two busy cores; a program of
+#: a stranger's image may never end.
+PROBE_S = 120.0
+#: The memory of a probe's container: PyTorch's steps are measured in one.
+PROBE_BYTES = 2 << 30
 
 Progress = Callable[[str], None]
 
@@ -226,17 +233,37 @@ def manifest_entry(made: Mapping[str, Any]) -> dict[str, Any]:
     return {"image_packages": image.pop("packages"), "image": image}
 
 
+def volumes_in(client: docker.DockerClient, name: str) -> tuple[str, ...]:
+    """Return the paths of an image's volumes. Raises SpecError for a path where no container may have one."""
+    found = client.images.get(name)
+    return clean_volumes(next(iter(found.tags), name), found.attrs["Config"].get("Volumes") or ())
+
+
 def _packages_asked(client: docker.DockerClient, identifier: str) -> dict[str, dict[str, str]]:
     """Return the packages of an image without our labels, cached by the image's ID."""
     kept = BUILD / f"packages-{identifier.rpartition(':')[2][:12]}.json"
     with suppress(OSError, ValueError):
         return dict(json.loads(kept.read_text(encoding="utf-8")))
     found: dict[str, dict[str, str]] = {packer: {} for packer in PACKAGES_LABELS}
-    with suppress(APIError, ContainerError, ValueError):  # it has no Python, or an unknown one
-        found |= json.loads(python_output(client, identifier, PACKAGES))
+    try:
+        found |= _packages_told(python_output(client, identifier, PACKAGES))
+    except engine.EngineError:
+        return found  # a machine that is less busy may know them in time
+    except (APIError, ContainerError, RecursionError, ValueError):
+        pass  # it has no Python, or an unknown one
     BUILD.mkdir(exist_ok=True)
     write_json(kept, found)
     return found
+
+
+def _packages_told(output: bytes) -> dict[str, dict[str, str]]:
+    """Return the packages in the output of PACKAGES. Raises ValueError for other output, which any image may make."""
+    told = json.loads(output)
+    if not isinstance(told, dict) or not all(isinstance(each, dict) for each in told.values()):
+        raise ValueError("the output does not list packages")
+    return {
+        packer: {name: str(version) for name, version in told.get(packer, {}).items()} for packer in PACKAGES_LABELS
+    }
 
 
 def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> str:
@@ -300,21 +327,35 @@ def probe_python(client: docker.DockerClient, image: str) -> tuple[str, list[str
 
 
 def python_output(client: docker.DockerClient, image: str, program: str) -> bytes:
-    """Return what a Python program prints in a container of an image.
+    """Return what a Python program prints in a container of an image, with the restrictions of a worker's container.
 
     Raises:
         APIError, ContainerError: The program did not run.
+        EngineError: The program did not end within PROBE_S.
+        SpecError: The image has a volume where no container may have one.
     """
-    words, labels = ["python3", "-c", program], {LABEL: PROBE_NETWORK}
-    container = client.containers.create(image, entrypoint=words, labels=labels, network_mode="none")
+    words = ["python3", "-c", program]
+    container = client.containers.create(
+        image,
+        entrypoint=words,
+        labels={LABEL: PROBE_NETWORK},
+        **RESTRICTIONS,
+        **ScratchSpace(volumes=volumes_in(client, image)).settings(),
+        **limit_settings(PROBE_BYTES, PIDS),
+    )
     try:  # `containers.run` would leave a container that can't be started
         container.start()
-        code = container.wait()["StatusCode"]
+        try:
+            code = container.wait(timeout=PROBE_S)["StatusCode"]
+        except (engine.EngineGoneError, RequestException) as error:
+            raise engine.EngineError(
+                f"the `python3` of {image} did not end within {PROBE_S:.0f} s, or the Docker engine has ended"
+            ) from error
         if code != 0:
             raise ContainerError(container, code, words, image, container.logs(stdout=False).decode(errors="replace"))
         return bytes(container.logs(stderr=False))
     finally:
-        container.remove(force=True)
+        container.remove(force=True, v=True)
 
 
 def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None]:
@@ -342,7 +383,7 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
     listed.write_text(wanted)
     command(
         [
-            *(sys.executable, "-m", "pip", "download", *PIP_PLAIN, "--require-hashes", "--dest", str(directory)),
+            *(sys.executable, "-P", "-m", "pip", "download", *PIP_PLAIN, "--require-hashes", "--dest", str(directory)),
             *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
         ],
         f"pip on this machine must be able to download {pinned(packages)} for Python {python} and their dependencies "

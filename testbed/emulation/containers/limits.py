@@ -1,4 +1,6 @@
-"""Limits of a worker's container: memory, processes, open files and log.
+"""Limits of a container: memory, processes, open files, log, and writable file systems.
+
+They and RESTRICTIONS hold for every container that the testbed starts, whatever its image says.
 
 A memory limit declared in the topology is used as it is. Workers that declare none share the rest:
 
@@ -9,16 +11,54 @@ A memory limit declared in the topology is used as it is. Workers that declare n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from posixpath import normpath
+from types import MappingProxyType
 from typing import Any
 
 from docker.types import LogConfig, Ulimit
 
 from testbed.emulation.errors import EmulationError
+from testbed.spec.errors import Fault, SpecError
 from testbed.spec.topology import Worker
-from testbed.spec.units import SIZES
+from testbed.spec.units import SHM_BYTES, SIZES, TMP_BYTES
+
+#: The user of a container's programs, unknown on the host; images made here call it `worker`.
+USER_ID = 10001
+USER = f"{USER_ID}:{USER_ID}"
+
+#: Half of a process's default (1024), so that the emulation itself is served first.
+CPU_SHARES = 512
+
+#: The settings for the engine's client that no image changes.
+RESTRICTIONS: Mapping[str, Any] = MappingProxyType(
+    {
+        "network_mode": "none",
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "read_only": True,
+        "user": USER,
+        "healthcheck": {"test": ["NONE"]},  # an image's own would take unaccounted processor time
+        "cpu_shares": CPU_SHARES,
+    }
+)
+
+#: The folder in a container for the files that a program is to leave.
+OUT = "/out"
+#: The folder in a container with changes that programs make in the files that they were given
+#: (`launch.working_folder`). Only root may read it.
+CHANGES = "/run/testbed-changes"
+#: The number of files in each of the two; each takes some 1 KiB of the kernel's memory.
+MOST_FILES = 16_384
+
+#: The folders in a container with the kernel's own file systems, where an image may have no volume.
+KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
+#: The folder in a container where the engine mounts the control groups, and the types of these mounts.
+CONTROL_GROUPS = "/sys/fs/cgroup"
+CONTROL_GROUP_TYPES = ("cgroup", "cgroup2")
 
 #: Memory for everything but the workers: the run's process and its controller, the engine, queued packets, and the
 #: kernel's file cache.
@@ -41,6 +81,69 @@ LOG_FILES = 2
 
 #: If the host runs out of memory, its kernel kills workers before processes without such a score.
 OUT_OF_MEMORY_SCORE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchSpace:
+    """The writable file systems of a container, in bytes. They are in memory and count as the container's own.
+
+    Attributes:
+        tmp_bytes: The size of /tmp.
+        shm_bytes: The size of /dev/shm.
+        out_bytes: The size of OUT and of CHANGES; with 0 there is neither.
+        volumes: The image's volumes, each as large as /tmp. Without this, the engine would put them on the host's disk,
+            without a limit.
+    """
+
+    tmp_bytes: int = TMP_BYTES
+    shm_bytes: int = SHM_BYTES
+    out_bytes: int = 0
+    volumes: tuple[str, ...] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings for the engine's client."""
+        own = f"uid={USER_ID},gid={USER_ID},mode=755,nr_inodes={MOST_FILES}"
+        # By default the engine mounts noexec, and no compiled library can be loaded: torch.compile, cpp_extension,
+        # Numba and cffi all put libraries below /tmp, which is HOME too. nosuid and nodev stay.
+        tmpfs = dict.fromkeys(self.volumes, f"exec,size={self.tmp_bytes},{own}")
+        tmpfs["/tmp"] = f"exec,size={self.tmp_bytes}"
+        if self.out_bytes:
+            tmpfs[OUT] = f"size={self.out_bytes},{own}"
+            tmpfs[CHANGES] = f"size={self.out_bytes},uid=0,gid=0,mode=700,nr_inodes={MOST_FILES}"
+        return {"tmpfs": tmpfs, "shm_size": self.shm_bytes}
+
+
+def clean_volumes(image: str, volumes: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths of an image's volumes in their shortest form, each once.
+
+    The engine looks for a volume in memory by its shortest path: it would put a `/data/` on the host's disk.
+
+    Raises:
+        SpecError: A path is relative or the root, or leads into one of KERNEL_FOLDERS.
+    """
+    found = dict.fromkeys(f"/{normpath(each).lstrip('/')}" if each.startswith("/") else each for each in volumes)
+    for place in found:
+        is_kernel = any(place == folder or place.startswith(f"{folder}/") for folder in KERNEL_FOLDERS)
+        if place == "/" or not place.startswith("/") or is_kernel:
+            rule = f"has a VOLUME at {place!r}, which is relative or covers file systems of the container"
+            remedy = f"an image whose volumes have absolute paths outside of {', '.join(KERNEL_FOLDERS)}"
+            raise SpecError(image, [Fault("image", rule, remedy)])
+    return tuple(found)
+
+
+def limit_settings(memory_bytes: int, pids: int) -> dict[str, Any]:
+    """Return a container's limits for the engine's client."""
+    return {
+        "mem_limit": memory_bytes,
+        "memswap_limit": memory_bytes,
+        "oom_score_adj": OUT_OF_MEMORY_SCORE,
+        "pids_limit": pids,
+        "ulimits": [Ulimit(name="nofile", soft=OPEN_FILES, hard=OPEN_FILES)],
+        "log_config": LogConfig(
+            type=LogConfig.types.JSON,
+            config={"max-size": str(LOG_BYTES // LOG_FILES), "max-file": str(LOG_FILES)},
+        ),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +195,7 @@ class ContainerLimits:
                 rule="no-controller",
                 member=worker.name,
             )
-        memory = self.memory_of(worker)
-        return {
-            "mem_limit": memory,
-            "memswap_limit": memory,
-            "oom_score_adj": OUT_OF_MEMORY_SCORE,
-            "pids_limit": self.pids,
-            "ulimits": [Ulimit(name="nofile", soft=OPEN_FILES, hard=OPEN_FILES)],
-            "log_config": LogConfig(
-                type=LogConfig.types.JSON,
-                config={"max-size": str(LOG_BYTES // LOG_FILES), "max-file": str(LOG_FILES)},
-            ),
-        }
+        return limit_settings(self.memory_of(worker), self.pids)
 
     def record(self, workers: Sequence[Worker]) -> dict[str, Any]:
         """Return the entry for a manifest: each limit, and those that are not in force."""
@@ -148,19 +240,35 @@ def ended_for_memory(pid: int) -> int:
     control group where it has mounted it: version 1 by the controller's name, and version 2 at the root, or below it if
     the container shares the host's cgroup namespace.
     """
-    root = Path(f"/proc/{pid}/root/sys/fs/cgroup")
+    process = Path(f"/proc/{pid}")
     try:
-        groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        groups = (process / "cgroup").read_text().splitlines()
+        mounts = (process / "mountinfo").read_bytes()
     except OSError:
         return 0
     own = [line.removeprefix("0::").strip("/") for line in groups if line.startswith("0::")]
-    places = [root / "memory/memory.oom_control", *(root / path / "memory.events" for path in own)]
-    for file in (*places, root / "memory.events"):
+    files = ["memory/memory.oom_control", *(f"{path}/memory.events" for path in own), "memory.events"]
+    places = [normpath(f"{CONTROL_GROUPS}/{file}") for file in files]
+    for place in filter(partial(is_in_control_group, mounts), places):
         try:
-            return oom_kills(file.read_text())
+            return oom_kills(Path(f"{process}/root{place}").read_text())
         except OSError:
             continue
     return 0
+
+
+def is_in_control_group(mounts: bytes, place: str) -> bool:
+    """Return whether a container's path lies in a mount of control groups, by the container's `mountinfo`.
+
+    In any other mount the path may be a link, by which a program leads this process to any file of the host. Of several
+    mounts at the path or above it, the last one counts.
+    """
+    kind = ""
+    for line in filter(None, mounts.decode(errors="replace").split("\n")):  # names may have other ends of lines
+        fields, _, more = line.partition(" - ")
+        if place.startswith(f"{fields.split(' ')[4].rstrip('/')}/"):
+            kind = more.partition(" ")[0]
+    return kind in CONTROL_GROUP_TYPES
 
 
 def oom_kills(text: str) -> int:

@@ -200,7 +200,7 @@ def _downloaded(wanted: RequirementsFile, python: str, directory: Path, held: Ma
     try:
         image.command(
             [
-                *(sys.executable, "-m", "pip", "download", *image.PIP_PLAIN, "--dest", str(wheels)),
+                *(sys.executable, "-P", "-m", "pip", "download", *image.PIP_PLAIN, "--dest", str(wheels)),
                 *("--only-binary=:all:", f"--python-version={python}", "--constraint", str(constraints)),
                 *("--requirement", str(listed), *(f"{name}=={version}" for name, version in usual.items())),
             ],
@@ -233,7 +233,7 @@ def _wheel_of(source: Path, folder: Path, named: Path | None = None) -> Path:
     place = Path(tempfile.mkdtemp(dir=folder))
     image.command(
         [
-            *(sys.executable, "-m", "pip", "wheel", *image.PIP_PLAIN, "--no-deps"),
+            *(sys.executable, "-P", "-m", "pip", "wheel", *image.PIP_PLAIN, "--no-deps"),
             *("--wheel-dir", str(place), str(source)),
         ],
         f"pip on this machine must be able to build a wheel of {named or source.name}: see its output above.",

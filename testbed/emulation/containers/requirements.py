@@ -111,7 +111,7 @@ def chosen(packages: Iterable[Locked], *options: str) -> Iterator[Locked]:
     """
     for package in packages:
         if package.name in BUILT:
-            command = [sys.executable, "-m", "pip", "index", "versions", package.name, "--json", *options]
+            command = [sys.executable, "-P", "-m", "pip", "index", "versions", package.name, "--json", *options]
             done = subprocess.run(command, capture_output=True, text=True)
             versions = json.loads(done.stdout)["versions"] if done.returncode == 0 else []
             builds = [version for version in versions if version.partition("+")[0] == package.version]

@@ -12,8 +12,9 @@ from typing import Any, Self
 
 import docker
 
-from testbed.emulation.containers.fleet import ProgramContainers, ScratchSpace
-from testbed.emulation.label import state_folder
+from testbed.emulation import label
+from testbed.emulation.containers.fleet import ProgramContainers
+from testbed.emulation.containers.limits import ScratchSpace
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.launch import BadCommand, LaunchFailed
@@ -97,7 +98,7 @@ class ProgramFigures:
         """Copy the files that a worker's programs left, record the figures in them, and return the copied files."""
         target = self._directory.path / "out" / worker
         kept = copy_results(container, target)
-        for file in sorted(target.rglob(EVENTS)):
+        for file in sorted(file for file in target.rglob(EVENTS) if file.is_file()):
             for figures in read_figures(file):
                 self._keep(worker, figures)
         return kept
@@ -187,7 +188,7 @@ class ExperimentPrograms:
                 experiment.topology,
                 network.states,
                 self._ranks,
-                state_folder(network.name),
+                label.state_folder(network.name),
                 directory.path,
                 program.planned,
             )
@@ -197,6 +198,7 @@ class ExperimentPrograms:
             starter = HostStarter(network.name, directory.id, commands, network.holders)
         else:
             starter = ContainerStarter(client, network.name, directory.id, commands)
+        self._network, self._launch = network.name, directory.id
         logs, self._width = directory.path / "logs", max(len(rank.name) for rank in self._ranks)
         self._programs = Programs(starter, self._ranks, directory.id, logs, self._tell, self.figures.hear)
 
@@ -207,9 +209,14 @@ class ExperimentPrograms:
             SpecError: There is no such program, or another command uses the network's controller.
             RunFailed: A container or the engine failed.
         """
-        for container in self._containers.values():
+        label.end_crashed_launches(self._network)
+        # Launches on the same workers share these places: what another one uses, until its files are copied, stays.
+        used = {worker for workers in label.launches(self._network).values() for worker in workers}
+        label.record_launch(self._network, self._launch, self._containers)
+        fresh = [container for worker, container in self._containers.items() if worker not in used]
+        for container in fresh:
             clear_results(container)
-        for note in make_writable(self._containers.values()):
+        for note in make_writable(fresh):
             self._display.warn(note)
         try:
             if self.controller is not None:
@@ -243,6 +250,7 @@ class ExperimentPrograms:
     def end(self) -> None:
         """End the processes that still run, and copy the files that they left."""
         with UndoStack() as stack:
+            stack.callback(label.forget_launch, self._network, self._launch)
             stack.callback(self._controller_context.close)
             stack.callback(self._keep_files)
             stack.callback(self._programs.end)

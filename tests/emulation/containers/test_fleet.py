@@ -18,7 +18,8 @@ from requests import ConnectionError
 
 from testbed.emulation.containers import fleet as fleet_module
 from testbed.emulation.containers.engine import ForeignEngineError
-from testbed.emulation.containers.fleet import CHANGES, OUT, ContainerDied, ContainerRequest, Fleet, ScratchSpace
+from testbed.emulation.containers.fleet import ContainerDied, ContainerRequest, Fleet
+from testbed.emulation.containers.limits import CHANGES, OUT, ScratchSpace
 from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.process import ProcessIdentity
 from testbed.spec.topology import Worker

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from docker.errors import APIError, BuildError
+from requests.exceptions import ReadTimeout
 
-from testbed.emulation.containers import image
+from testbed.emulation.containers import engine, image
 from testbed.emulation.containers.image import (
     BUILD_ATTEMPTS,
     KIND_LABEL,
@@ -18,6 +19,7 @@ from testbed.emulation.containers.image import (
     digits_folder,
     remove_superseded,
 )
+from testbed.emulation.containers.limits import PIDS, RESTRICTIONS
 
 pytestmark = pytest.mark.pure
 
@@ -120,3 +122,78 @@ def test_a_build_that_fails_by_itself_is_not_made_again(monkeypatch: pytest.Monk
     with pytest.raises(ImageError):
         built(monkeypatch, tmp_path, failures)
     assert failures == [GONE]
+
+
+class Probed:
+    """An engine with one image of somebody else, whose `python3` prints `output`.
+
+    `calls` has the arguments that create, wait for and remove its container.
+    """
+
+    def __init__(self, output: bytes = b"{}", failure: Exception | None = None, volumes: tuple[str, ...] = ()) -> None:
+        self.calls: dict[str, dict[str, Any]] = {}
+        self._output, self._failure = output, failure
+        attrs = {"Config": {"Volumes": {each: {} for each in volumes} or None}}
+        found = SimpleNamespace(id="sha256:0123", labels={}, tags=["theirs:1"], attrs=attrs)
+        self.images = SimpleNamespace(get=lambda _: found)
+        self.containers = SimpleNamespace(create=self._create)
+
+    def _create(self, _: str, **settings: Any) -> Any:
+        self.calls["create"] = settings
+        return SimpleNamespace(
+            start=lambda: None,
+            wait=self._wait,
+            logs=lambda **_: self._output,
+            remove=lambda **given: self.calls.update(remove=given),
+        )
+
+    def _wait(self, **given: Any) -> dict[str, int]:
+        self.calls["wait"] = given
+        if self._failure is not None:
+            raise self._failure
+        return {"StatusCode": 0}
+
+
+def test_a_probe_has_a_worker_s_restrictions_and_leaves_no_volume() -> None:
+    client: Any = Probed(b"printed", volumes=("/data/",))
+    assert image.python_output(client, "theirs:1", "") == b"printed"
+    made = client.calls["create"]
+    assert {name: made[name] for name in RESTRICTIONS} == dict(RESTRICTIONS)
+    assert made["mem_limit"] == made["memswap_limit"] == image.PROBE_BYTES
+    assert made["pids_limit"] == PIDS and made["log_config"]["Config"]["max-file"]
+    assert set(made["tmpfs"]) == {"/tmp", "/data"}
+    assert client.calls["wait"] == {"timeout": image.PROBE_S}
+    assert client.calls["remove"] == {"force": True, "v": True}
+
+
+@pytest.mark.parametrize("failure", [ReadTimeout("timed out"), engine.EngineGoneError("timed out")])
+def test_the_packages_of_an_image_whose_python_does_not_end_are_unknown_for_now(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(image, "BUILD", tmp_path)
+    client: Any = Probed(failure=failure)
+    with pytest.raises(engine.EngineError) as caught:
+        image.python_output(client, "theirs:1", "")
+    assert type(caught.value) is engine.EngineError
+    assert client.calls["remove"]["force"]
+    assert image.packages_in(client, "theirs:1") == {"debian": {}, "python": {}}
+    assert not list(tmp_path.iterdir()), "the image is asked again"
+
+
+@pytest.mark.parametrize(
+    ("output", "known"),
+    [
+        (b"", {}),
+        (b"[]", {}),
+        (b'"x"', {}),
+        (b'{"python": ["torch"]}', {}),
+        (b"[" * 100_000, {}),
+        (b'{"python": {"torch": "2.6"}, "other": {}}', {"torch": "2.6"}),
+    ],
+)
+def test_the_packages_of_an_image_are_unknown_where_its_python_prints_anything_else(
+    output: bytes, known: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(image, "BUILD", tmp_path)
+    client: Any = Probed(output)
+    assert image.packages_in(client, "theirs:1") == {"debian": {}, "python": known}

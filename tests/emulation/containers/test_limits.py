@@ -16,11 +16,19 @@ from pydantic import TypeAdapter
 
 from testbed.emulation.containers import engine, limits
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
-from testbed.emulation.containers.limits import LOG_BYTES, RESERVE_BYTES, ContainerLimits, written_size
+from testbed.emulation.containers.limits import (
+    LOG_BYTES,
+    RESERVE_BYTES,
+    ContainerLimits,
+    clean_volumes,
+    is_in_control_group,
+    written_size,
+)
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.host import doctor
 from testbed.emulation.label import LABEL
 from testbed.emulation.network.holders import idle_requests
+from testbed.spec.errors import SpecError
 from testbed.spec.topology import Worker
 from testbed.spec.units import Size
 from tests.waiting import PATIENCE_S
@@ -58,6 +66,48 @@ def test_what_was_ended_for_its_memory_is_counted_as_either_version_of_control_g
     assert limits.oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n") == 3
     assert limits.oom_kills("low 0\nhigh 0\nmax 9\noom 7\noom_kill 4\noom_group_kill 0\n") == 4
     assert limits.oom_kills("oom_kill_disable 0\nunder_oom 0\n") == 0, "kernels before 4.13 do not count"
+
+
+MOUNTS = b"""\
+100 90 0:50 / / rw - overlay overlay rw
+101 100 0:51 / /sys ro,nosuid - sysfs sysfs ro
+102 101 0:29 / /sys/fs/cgroup ro - cgroup2 cgroup rw
+"""
+#: Two lines of a container with control groups of version 1.
+VERSION_1 = b"""\
+102 101 0:29 / /sys/fs/cgroup ro - tmpfs tmpfs rw
+103 102 0:30 /docker/0 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory
+"""
+#: The name of a folder may have what ends a line elsewhere.
+ODD = b"104 100 0:60 / /a\x0b\r\xe2\x80\xa8b rw - tmpfs tmpfs rw\n"
+
+
+@pytest.mark.pure
+def test_figures_of_memory_are_read_in_mounts_of_control_groups_alone() -> None:
+    events, control = "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"
+    assert is_in_control_group(MOUNTS, events) and is_in_control_group(ODD + MOUNTS + ODD, events)
+    assert not is_in_control_group(MOUNTS, "/sys/fs/memory.events")
+    assert is_in_control_group(VERSION_1, control) and not is_in_control_group(VERSION_1, events)
+    for covered in (b"/sys/fs/cgroup", b"/sys"):
+        assert not is_in_control_group(MOUNTS + b"104 100 0:60 / " + covered + b" rw - tmpfs tmpfs rw\n", events)
+    assert not is_in_control_group(b"", events)
+
+
+@pytest.mark.pure
+def test_volumes_are_known_by_their_shortest_paths() -> None:
+    assert clean_volumes("theirs", ["/data/", "/data", "//var/./cache/", "/devices"]) == (
+        "/data",
+        "/var/cache",
+        "/devices",
+    )
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("place", ["/", "data", ".", "/dev/", "/sys/fs/cgroup", "//sys/fs/cgroup", "/data/../proc/1"])
+def test_a_volume_in_the_place_of_a_container_s_own_file_systems_is_refused(place: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        clean_volumes("theirs", ["/data", place])
+    assert caught.value.fields == ("image",)
 
 
 @pytest.mark.pure

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from testbed.emulation.process import ProcessIdentity
 from testbed.run.directory import RunDirectory
 from testbed.run.programs.experiment_programs import CURVES, MOST_SHOWN, ProgramFigures, check_command
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
+from testbed.telemetry.tensorboard import Scalar, write_scalars
 
 TOPOLOGY = Topology.load(Path(__file__).parents[3] / "topologies/smoke.yaml")
 
@@ -62,6 +64,19 @@ def test_the_same_figures_of_a_progress_bar_are_recorded_once(loop: str, tmp_pat
     records = [record for record in directory.read(CURVES) if record["program"] == "paris-w0"]
     assert [record["values"]["loss"] for record in records] == losses
     assert len(directory.read(CURVES)) == 2 * len(losses)
+    directory.close()
+
+
+@pytest.mark.local
+def test_a_folder_named_as_a_file_of_figures_is_not_read(tmp_path: Path) -> None:
+    directory = RunDirectory("figures", tmp_path)
+    folder = directory.path / "out/paris-w0/events.out.tfevents.1"
+    folder.mkdir(parents=True)
+    with (folder / "events.out.tfevents.2").open("wb") as file:
+        write_scalars(file, 0.0, [Scalar("loss", 1, 1.0, 0.5)])
+    figures = ProgramFigures(directory)
+    figures.take("paris-w0", ProcessIdentity.own())  # this process is no container, so that nothing is copied
+    assert figures.newest == {"loss": 0.5}
     directory.close()
 
 
