@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,10 @@ from testbed.telemetry.store import Records
 #: The limit protects the disk. An honest member with a large model can reach it in a long run, and stays in the run.
 ROUND_BYTES, LEAST_BYTES, MOST_BYTES = 64 * 1024, 64 * 1024**2, 4 * 1024**3
 
+#: The unread bytes of `rounds.jsonl` beyond which only the newest are read: to parse 1 GiB would stop all other threads
+#: for many seconds. A report has at most 16 MiB.
+BEHIND_BYTES = 32 * 1024**2
+
 log = logging.getLogger(__name__)
 
 
@@ -34,12 +39,18 @@ class ReportLog:
     """Writes `rounds.jsonl`, the reports of rounds, and `arrivals.jsonl`, the trains that arrived during rounds.
 
     After half of a member's limit its trains are left out, and after the whole limit all its reports.
+
+    Args:
+        out: The run's directory.
+        rounds: The run's rounds.
+        clocks: Tell the time of each record.
+        most_bytes: The limit of each member; None derives it from `rounds`.
     """
 
-    def __init__(self, out: Path, rounds: int, clocks: Clocks = SYSTEM) -> None:
+    def __init__(self, out: Path, rounds: int, clocks: Clocks = SYSTEM, most_bytes: int | None = None) -> None:
         self._clocks = clocks
         self._files = {Report: Records(out / "rounds.jsonl"), Arrived: Records(out / "arrivals.jsonl")}
-        self._most_bytes = min(max(LEAST_BYTES, ROUND_BYTES * rounds), MOST_BYTES)
+        self._most_bytes = most_bytes or min(max(LEAST_BYTES, ROUND_BYTES * rounds), MOST_BYTES)
         self._written: Counter[str] = Counter()
 
     def add(self, message: ControlMessage) -> None:
@@ -78,16 +89,23 @@ class Controller(Protocol):
 
 
 class NewLines:
-    """The lines that were added to a file since the last iteration, as JSON values."""
+    """The lines that were added to a file since the last iteration, as JSON values.
 
-    def __init__(self, file: Path) -> None:
+    If more than `most_behind` bytes were added, only the lines in the last `most_behind` bytes; None sets no limit.
+    """
+
+    def __init__(self, file: Path, most_behind: int | None = None) -> None:
         self._file = file
+        self._most_behind = most_behind
         self._read_to = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if not self._file.exists():
             return
         with self._file.open("rb") as file:
+            if self._most_behind is not None and file.seek(0, os.SEEK_END) - self._read_to > self._most_behind:
+                file.seek(-self._most_behind - 1, os.SEEK_END)  # the byte before, which may end a line
+                self._read_to = file.tell() + len(file.readline())
             file.seek(self._read_to)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -109,7 +127,7 @@ class RunRecords:
         self._keep = newest
         self._controller = controller
         self._decided = NewLines(directory / "decisions.jsonl")
-        self._reported = NewLines(directory / "rounds.jsonl")
+        self._reported = NewLines(directory / "rounds.jsonl", BEHIND_BYTES)
         self._lock = threading.Lock()
         self._newest: int | None = None
         self._rounds: dict[str, dict[str, Any]] = {}

@@ -13,6 +13,7 @@ from pathlib import Path
 from testbed.api.server import ApiServer
 from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.owner_server import OwnerServer
+from testbed.controller.run_records import LEAST_BYTES
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.server.secret_file import own_secret
 from testbed.controller.service import ControllerService
@@ -64,7 +65,8 @@ async def serve_attached(spec: ControllerSpec, endpoints: Endpoints, out: Path) 
         PortTaken: The API's port is taken.
         PolicyError: The first view has no plan.
     """
-    controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
+    # The folder is a temporary one, often in memory, and the number of rounds is unknown.
+    controller = ControllerService(spec, endpoints.members, out, endpoints.tcp, most_report_bytes=LEAST_BYTES)
     ended = _signalled()
     following = asyncio.create_task(_follow_input(controller, ended))
     await _serve(controller, endpoints, out, ended)

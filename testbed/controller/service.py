@@ -86,6 +86,7 @@ class ControllerService(ControlledRun):
         tcp: The address for members of other machines, or None.
         takes_next: Another training may follow, with the same server.
         before: The training before this one, or None.
+        most_report_bytes: The limit of each member's recorded reports; None derives it from the rounds: see ReportLog.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class ControllerService(ControlledRun):
         clocks: Clocks = SYSTEM,
         takes_next: bool = False,
         before: ControllerService | None = None,
+        most_report_bytes: int | None = None,
     ) -> None:
         super().__init__(spec, coordinator_of(spec, out, clocks))
         self.changes = ChangeSignal()
@@ -106,13 +108,13 @@ class ControllerService(ControlledRun):
         elastic = spec.elastic is not None
         # In an elastic all-reduce other members may request means from a member after its Goodbye; in gossip not.
         stays = elastic and spec.graph is None
-        self._before = before
+        self._follows = before is not None  # `before` itself would keep all earlier trainings in memory
         self.server: MemberServer = (
             MemberServer(sockets, self.coordinator.identities, self, tcp, elastic, stays, takes_next)
             if before is None
             else before.server
         )
-        self._reports = ReportLog(out, spec.rounds, clocks)
+        self._reports = ReportLog(out, spec.rounds, clocks, most_report_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -124,7 +126,7 @@ class ControllerService(ControlledRun):
             PolicyError: The first view has no plan.
         """
         self.coordinator.start()
-        if self._before is not None:
+        if self._follows:
             self.server.begin_next(self.coordinator.identities, self)
         else:
             await self.server.start()
@@ -172,7 +174,7 @@ class ControllerService(ControlledRun):
         if self.finished.is_set():
             ending = self.failure or (STOPPED if self.state == "waiting" else self.state)
             raise JoinRefused(f"{hello.member!r} came after the run was over ({ending})")
-        if rejoin is not None and self._before is not None and self.state == "waiting":
+        if rejoin is not None and self._follows and self.state == "waiting":
             raise JoinRefused(
                 f"{hello.member!r} reconnected to a training that is over; start it again for the next one"
             )

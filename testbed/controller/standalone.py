@@ -36,6 +36,7 @@ from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.server.secret_file import own_secret, write_secret
 from testbed.controller.service import ControllerService
 from testbed.errors import BAD_INPUT, ending_of
+from testbed.plan import codec_bytes
 from testbed.planning import Edge, Member, View
 from testbed.planning.events import load as load_simulator
 from testbed.plugins import is_file
@@ -133,6 +134,7 @@ def _spec(args: argparse.Namespace, names: Sequence[str], secret: str) -> Contro
     edges = dict.fromkeys(permutations(names, 2), UNKNOWN)
     members = tuple(Member(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
     view = View(members, {}, {}, edges, args.model_bytes, SYSTEM.unix(), "measured")
+    codec_bytes(args.codec)  # raises PlanError where there is no such codec
     return ControllerSpec(
         members=tuple(names),
         secret=secret,

@@ -17,6 +17,7 @@ from testbed.api.models import LinkHistory, NetworkStatus
 from testbed.api.requests import NOT_HERE, WRONG, ApiProblem, Request
 from testbed.api.stream import State
 from testbed.api.subject import Subject
+from testbed.controller.model.clocks import SYSTEM
 from testbed.controller.model.coordinator import NotForMembers
 from testbed.controller.run_records import RunRecords
 from testbed.controller.service import ControllerService
@@ -26,7 +27,8 @@ from testbed.telemetry.store import finite
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The newest rounds in the state, and the newest decisions. A training of weeks makes millions of rounds.
+#: The newest rounds, decisions, plans and events in the state, of each at most this number. A training of weeks makes
+#: millions of rounds.
 NEWEST = 1000
 
 
@@ -66,7 +68,8 @@ class ControllerSubject(Subject):
         self._controller = controller
         self._directory = directory
         self._records = RunRecords(directory, self, newest=NEWEST)
-        self._plans: dict[str, Any] = {}
+        self._plans: dict[str, dict[str, Any]] = {}
+        self._began_s = SYSTEM.monotonic()
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
         """Return the complete rounds from number `since` on that the controller still keeps."""
@@ -77,9 +80,11 @@ class ControllerSubject(Subject):
         status, addresses = self._snapshot()
         training = finite(status)
         plan, events, newest = training.pop("plan", None), training.pop("membership_events"), training["round"]
-        training.pop("swaps")
+        for swap in training.pop("swaps")[-NEWEST:]:
+            self._keep_plan(swap["epoch"], swap=swap)
         if plan:
-            self._plans[str(plan["epoch"])] = plan
+            self._keep_plan(plan["epoch"], plan=plan)
+        self._plans = dict(sorted(self._plans.items(), key=lambda kept: int(kept[0]))[-NEWEST:])
         return {
             "network": self._overview(status),
             # Without positions: the controller does not know where the machines are.
@@ -89,7 +94,7 @@ class ControllerSubject(Subject):
             "traffic": {},
             "events": {
                 str(number): {"at_s": event["at_s"], "kind": event["kind"], "target": event["member"]}
-                for number, event in enumerate(events, start=1)
+                for number, event in list(enumerate(events, start=1))[-NEWEST:]
             },
             "training": training | {"workers": self._records.spent()},
             "plans": dict(self._plans),
@@ -120,6 +125,12 @@ class ControllerSubject(Subject):
             raise ApiProblem(WRONG, str(error)) from error
         return {}
 
+    def _keep_plan(self, epoch: int, **known: Any) -> None:
+        """Keep an epoch's plan or swap. A plan that was never looked at while it was in force stays None."""
+        before = self._plans.get(str(epoch), {"plan": None, "swap": None})
+        if (after := before | known) != before:
+            self._plans[str(epoch)] = after  # a new dict, so that a reader of the old one sees that it differs
+
     def _snapshot(self) -> Snapshot:
         return self.executor.submit(_read, self._controller).result()
 
@@ -134,7 +145,12 @@ class ControllerSubject(Subject):
             "transport": {},
             "pid": os.getpid(),
             "failure": status["failure"] or None,
-            "replay": {"elapsed_s": 0.0, "links": 0, "late_ms_p99": None, "paused": False},
+            "replay": {
+                "elapsed_s": SYSTEM.monotonic() - self._began_s,
+                "links": 0,
+                "late_ms_p99": None,
+                "paused": False,
+            },
         }
 
 

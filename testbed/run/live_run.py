@@ -34,6 +34,9 @@ from testbed.spec.experiment import Experiment
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: The newest rounds, decisions and events in the state, of each at most this number: a run may make a million rounds.
+NEWEST_SHOWN = 5_000
+
 
 class LoopExecutor(Executor):
     """Runs submitted calls in the thread that calls `wait`, one after the other. A shutdown cancels the rest."""
@@ -96,16 +99,21 @@ class LiveRun(Subject):
         self._changes = changes
         self._run_log = run_log
         self._controller = controller
-        self._rounds = RunRecords(run_log.directory.path, controller)
+        self._rounds = RunRecords(run_log.directory.path, controller, newest=NEWEST_SHOWN)
 
     def state(self) -> dict[str, dict[str, Any]]:
         """Return the network and the training, section by section, as `api.subject.Section` names them."""
         run_log = self._run_log
+        events = list(run_log.events)
         apart = ("plan", "swaps", "membership_events")
         shown = {name: value for name, value in run_log.status.items() if name not in apart}
         return {
             **status.sections(self._testbed, "run"),
-            "events": {str(number): event for number, event in enumerate(list(run_log.events), start=1)},
+            "events": {
+                str(number): event
+                for number, event in enumerate(events, start=1)
+                if number > len(events) - NEWEST_SHOWN or event.get("by") == "hand"  # the page counts these
+            },
             "training": shown | {"workers": self._rounds.spent()},
             "plans": {str(epoch): plan for epoch, plan in sorted(dict(run_log.plans).items())},
             "rounds": self._rounds.until(run_log.status.get("round")),

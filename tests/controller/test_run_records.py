@@ -101,3 +101,27 @@ def test_each_member_has_its_share_of_the_records(
     assert size < 8192 + 2 * 512
     (record,) = caplog.records
     assert record.getMessage().startswith("a ") and "8192 bytes" in record.getMessage()
+
+
+def test_a_limit_of_the_records_may_be_given(tmp_path: Path) -> None:
+    log = ReportLog(tmp_path, rounds=1_000_000_000, clocks=SimulatedClocks(0.0), most_bytes=4096)
+    for number in range(100):
+        log.add(report("a", number))
+    log.close()
+    assert 4096 <= (tmp_path / "rounds.jsonl").stat().st_size < 4096 + 512
+
+
+def test_of_many_unread_reports_only_the_newest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"started_s": 10.0, "finished_s": 14.0, "compute_s": 1.0, "paced_s": 0.0}
+    line = {member: json.dumps({"member": member, **seconds}) + "\n" for member in "abc"}
+    for more_bytes in (0, 1, len(line["a"]) - 1):
+        monkeypatch.setattr(run_records, "BEHIND_BYTES", 2 * len(line["a"]) + more_bytes)
+        run = tmp_path / str(more_bytes)
+        run.mkdir()
+        append(run / "rounds.jsonl", *(line["a"] for _ in range(10)), line["b"], line["c"])
+        records = RunRecords(run, None)
+        assert records.spent().keys() == {"b", "c"}
+        append(run / "rounds.jsonl", line["a"][:9])
+        assert records.spent().keys() == {"b", "c"}
+        append(run / "rounds.jsonl", line["a"][9:])
+        assert records.spent().keys() == {"a", "b", "c"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import re
@@ -20,7 +21,11 @@ import pytest
 from testbed import sync
 from testbed.api.client import ApiClient, RequestFailed
 from testbed.certificates import make_certificates
-from testbed.controller import standalone
+from testbed.controller import serve, standalone
+from testbed.controller.run_records import LEAST_BYTES
+from testbed.controller.service import ControllerService
+from testbed.protocol import Job
+from tests.controller.runs import mesh, spec_of
 from tests.ports import free_port
 from tests.program import ForkedProgram, preload, spawn
 from tests.sync.proxy import Proxy
@@ -249,6 +254,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         *((2, f"--round-timeout {text}", "seconds above 0") for text in ("0", "-1", "nan", "inf", "1e8", "2min")),
         (2, "--quorum 3", "the quorum 3 is above the number of members, 2"),
         (2, "--policy none", "no policy 'none'"),
+        (2, "--codec none", "no codec 'none'; write instead: fp32, fp16"),
         (3, "--out /proc/sys/here", "/proc/sys/here: "),
     ],
 )
@@ -287,3 +293,21 @@ def test_an_address_to_listen_on_is_checked(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     assert "HOST:PORT" in refused("--secrets", str(tmp_path / "secrets"), "--listen", "7000", "--out", out)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_controller_that_records_in_a_temporary_folder_records_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    async def look(controller: ControllerService, *_: object) -> None:
+        limits.append(controller._reports._most_bytes)
+        controller.coordinator.close()
+        controller._reports.close()
+
+    monkeypatch.setattr(serve, "_serve", look)
+    monkeypatch.setattr(serve, "_signalled", asyncio.Event)
+    endpoints = serve.Endpoints(tmp_path / "control", tmp_path / "admin.sock", tmp_path / "http.key")
+    spec = spec_of(mesh(), jobs=dict.fromkeys(mesh().names, Job(standalone.ENDLESS)))
+    asyncio.run(serve.serve_attached(spec, endpoints, tmp_path / "out"))
+    assert limits == [LEAST_BYTES]

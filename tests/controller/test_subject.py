@@ -17,7 +17,7 @@ from testbed.api.server import ApiServer
 from testbed.controller.run_records import NewLines
 from testbed.controller.service import ControllerService
 from testbed.controller.subject import ControllerSubject
-from tests.controller.runs import mesh, spec_of, training
+from tests.controller.runs import mesh, running, spec_of, training
 from tests.waiting import PATIENCE_S, happens
 
 pytestmark = pytest.mark.local
@@ -58,7 +58,10 @@ def test_it_shows_members_rounds_and_plans_and_goes_by_another_policy(tmp_path: 
                 await fleet.run(2)
                 state = await aside(subject.state)
                 assert list(state["rounds"]) == ["1", "2", "3", "4"]  # the fleet's round 0 is before the first
-                assert {epoch: plan["policy"] for epoch, plan in state["plans"].items()} == {"0": "mst", "1": "star"}
+                plans = state["plans"]
+                assert {epoch: one["plan"]["policy"] for epoch, one in plans.items()} == {"0": "mst", "1": "star"}
+                assert (plans["0"]["swap"], plans["1"]["swap"]["epoch"]) == (None, 1)
+                assert plans["1"]["swap"]["active_s"] is not None
                 assert state["training"]["state"] == "running" and state["training"]["policy"] == "star"
                 assert [decision["reason"] for decision in state["decisions"].values()][-1:] == ["forced"]
                 assert b'testbed_run_state{state="running"} 1.0' in await aside(subject.metrics)
@@ -85,6 +88,27 @@ def test_rounds_go_on_while_the_state_waits_for_the_disk(tmp_path: Path, monkeyp
             assert not state.done()
             disk.set()
             assert (await state)["training"]["state"] == "running"
+
+    asyncio.run(scene())
+
+
+def test_only_the_newest_plans_and_events_are_shown_with_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("testbed.controller.subject.NEWEST", 2)
+    swaps = [{"epoch": epoch, "active_s": 1.0} for epoch in range(1, 12)]
+    events = [{"at_s": float(number), "kind": "left", "member": NAMES[0]} for number in range(1, 12)]
+
+    async def scene() -> None:
+        async with running(spec_of(VIEW), tmp_path) as controller:
+            subject = ControllerSubject(controller, tmp_path / "out")
+            for newest in (9, 11):
+                status = controller.status() | {"swaps": swaps[:newest], "membership_events": events[:newest]}
+                monkeypatch.setattr(subject, "_snapshot", lambda status=status: (status, {}))
+                state = await aside(subject.state)
+                assert list(state["plans"]) == [str(newest - 1), str(newest)]
+                shown = {number: event["at_s"] for number, event in state["events"].items()}
+                assert shown == {str(number): float(number) for number in (newest - 1, newest)}
 
     asyncio.run(scene())
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -15,8 +16,9 @@ from rich.console import Console
 
 from testbed.api.entry import TOKEN, ApiPort
 from testbed.api.server import ApiServer
+from testbed.run import live_run
 from testbed.run.errors import CannotRun
-from testbed.run.live_run import RunControl
+from testbed.run.live_run import LiveRun, LoopExecutor, RunControl
 from testbed.run.terminal.display import Display
 from tests.waiting import PATIENCE_S
 
@@ -103,3 +105,20 @@ def test_a_port_that_is_taken_ends_the_run(tmp_path: Path, opened: list[bool]) -
         other = Display(Console(file=io.StringIO()), ApiPort(display.api_port.port))
         with pytest.raises(CannotRun, match="another port"), run(tmp_path / "two", other):
             pass
+
+
+def test_of_a_long_run_the_newest_records_are_shown_and_what_was_done_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_run, "NEWEST_SHOWN", 2)
+    monkeypatch.setattr(live_run.status, "sections", lambda *_: {})
+    events: list[dict[str, Any]] = [{"at_s": float(number), "kind": "down", "target": "a->b"} for number in range(1, 7)]
+    events[1]["by"] = "hand"
+    run_log = MagicMock(events=events, plans={}, curves={}, status={"round": 9})
+    run_log.directory.path = tmp_path
+    (tmp_path / "decisions.jsonl").write_text(3 * '{"adopted": false}\n')
+    controller = MagicMock()
+    controller.rounds.side_effect = lambda since: [{"round": number} for number in range(since, 10)]
+    state = LiveRun(MagicMock(), MagicMock(), run_log, LoopExecutor(), controller).state()
+    assert {number: event["at_s"] for number, event in state["events"].items()} == {"2": 2.0, "5": 5.0, "6": 6.0}
+    assert (list(state["rounds"]), list(state["decisions"])) == (["8", "9"], ["2", "3"])

@@ -17,7 +17,7 @@ export function tell(state, zero) {
   tellWorkers(state);
   list("log", logOf(state), zero, "No events yet.");
   at("decided").hidden = !state.training?.policy && !Object.keys(state.decisions ?? {}).length;
-  const rounds = Object.values(state.rounds ?? {});
+  const rounds = wholeRounds(Object.values(state.rounds ?? {}));
   const decisions = Object.values(state.decisions ?? {}).map(decision => explained(decision, rounds));
   list("decisions", withoutRepeats(decisions), zero, "No decisions yet.");
 }
@@ -81,11 +81,17 @@ function explained(decision, rounds) {
   };
 }
 
-/** The median whole round after a plan came into force, and before; predictions are of whole rounds too. */
-function whatCame(epoch, rounds) {
+/** The whole rounds, and the place of the first one of each epoch; predictions are of whole rounds too. */
+function wholeRounds(rounds) {
   const whole = d3.pairs(rounds, (one, next) => ({ epoch: next.epoch, seconds: next.finished_s - one.finished_s }));
-  const first = whole.findIndex(round => round.epoch === epoch);
-  if (first <= 0) return "";
+  const firsts = new Map(whole.map(({ epoch }, place) => [epoch, place]).reverse()); // the last entry of a key counts
+  return { whole, firsts };
+}
+
+/** The median whole round after a plan came into force, and before. */
+function whatCame(epoch, { whole, firsts }) {
+  const first = firsts.get(epoch) ?? 0;
+  if (first === 0) return "";
   const median = list => seconds(d3.median(list, round => round.seconds));
   const before = whole.slice(Math.max(0, first - ROUNDS), first), after = whole.slice(first, first + ROUNDS);
   return `measured ${median(after)}, before ${median(before)}`;

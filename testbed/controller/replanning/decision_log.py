@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import exp
@@ -14,6 +15,12 @@ from testbed.planning.bound import MOST_BOUNDED, Bound, bound
 from testbed.planning.constraints import Constraints
 from testbed.telemetry.estimate import Estimate
 from testbed.telemetry.store import Records, write_json
+
+#: The size of `estimates.jsonl` after which no more estimates are recorded. With 8 members a round adds some 7 KB, so
+#: that 150,000 rounds fit. The limit protects the disk.
+MOST_ESTIMATE_BYTES = 1024**3
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +59,14 @@ class DecisionLog:
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._views = 0
+        # A restarted controller appends to its decisions, whose views stay.
+        numbers = (int(path.stem) for path in (out / "views").glob("*.json") if path.stem.isdecimal())
+        self._views = max(numbers, default=-1) + 1
         self._limits: Constraints | None = None
         self._bound: Bound | None = None
         self._file = Records(out / "decisions.jsonl")
         self._estimates = Records(out / "estimates.jsonl")
+        self._estimate_bytes = (out / "estimates.jsonl").stat().st_size
 
     def bound(self, view: View) -> float | None:
         """Return the bound on a round in seconds, solved again only if a capacity changed.
@@ -106,8 +116,15 @@ class DecisionLog:
         )
 
     def estimated(self, at_s: float, estimates: Mapping[str, Estimate]) -> None:
-        """Append the estimates of links, by name, as of `at_s` (Unix time) to `estimates.jsonl`."""
-        self._estimates.append({"at_s": at_s, "links": _json(estimates)})
+        """Append the estimates of links, by name, as of `at_s` (Unix time) to `estimates.jsonl`, within its limit."""
+        if self._estimate_bytes >= MOST_ESTIMATE_BYTES:
+            return
+        self._estimate_bytes += self._estimates.append({"at_s": at_s, "links": _json(estimates)})
+        if self._estimate_bytes >= MOST_ESTIMATE_BYTES:
+            log.warning(
+                "estimates.jsonl has reached the limit of %d bytes: later estimates of links are not recorded",
+                MOST_ESTIMATE_BYTES,
+            )
 
     def close(self) -> None:
         """Close `decisions.jsonl` and `estimates.jsonl`."""

@@ -41,6 +41,9 @@ ROUGH_HOPS = 300
 #: Ratios of measured to simulated rounds that are kept of each plan.
 KEPT = 5
 
+#: Plans of which ratios are kept, those measured last. A run of weeks puts thousands of plans in force.
+KEPT_PLANS = 64
+
 #: Ratios are bounded by this value and its inverse: beyond them, something else happened in the round.
 STRANGE = 3.0
 
@@ -79,7 +82,7 @@ class RoundPredictor:
 
     #: The seconds that each member computes between two rounds.
     compute_s: Mapping[str, float] = field(default_factory=dict)
-    #: Logarithms of measured over simulated rounds by plan (its shape), the newest last.
+    #: Logarithms of measured over simulated rounds, the newest last, by plan (its shape), the last measured last.
     ratios: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def with_measurement(self, measured: PlanMeasurement) -> RoundPredictor:
@@ -97,7 +100,8 @@ class RoundPredictor:
             return self
         key = _key(plan)
         bounded = min(max(log(ratio), -log(STRANGE)), log(STRANGE))
-        return replace(self, ratios={**self.ratios, key: (*self.ratios.get(key, ()), bounded)[-KEPT:]})
+        others = [(other, its) for other, its in self.ratios.items() if other != key][1 - KEPT_PLANS :]
+        return replace(self, ratios={**dict(others), key: (*self.ratios.get(key, ()), bounded)[-KEPT:]})
 
     def simulate(self, plan: Plan, view: View) -> float:
         """Return the seconds of a whole round without correction.

@@ -36,6 +36,11 @@ class Connection:
         self._most_bytes = HELLO_BYTES
         self._received = bytearray()
 
+    @property
+    def has_ended(self) -> bool:
+        """True if no more messages can come: the member has closed the connection, or it broke."""
+        return self._reader.at_eof() or self._writer.transport.is_closing()
+
     async def secure(self, tls: Tls) -> str:
         """Switch to TLS, before anything else is awaited: bytes that were read earlier would be taken for lines.
 

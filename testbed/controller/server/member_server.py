@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,11 @@ STOPPED = "the controller was stopped"
 
 #: The messages that members may send once they have joined.
 MEMBER_MESSAGES = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
+
+#: Keep-alive on members' connections over TCP: the seconds until an idle connection is probed, the seconds between
+#: probes, and the unanswered probes that end the connection. A member's machine may vanish while the member waits for a
+#: training; without probes its name would stay taken. Probes notice it in two minutes, by default in two hours.
+ALIVE_IDLE_S, ALIVE_EVERY_S, ALIVE_PROBES = 60, 15, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +188,7 @@ class MemberServer:
             raise AddressError(text, host=tcp.host, rule="listen") from error
 
     def begin_next(self, identities: Identities, listener: MemberListener) -> None:
-        """Close the connections of this training, and serve the next one, first the members that wait for it."""
+        """Close the connections of this training, and serve the next one, first the members that still wait for it."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -190,6 +196,9 @@ class MemberServer:
         self._identities, self._listener, self.over = identities, listener, False
         waiting, self._early = (self._early or {}).values(), {}
         for early in waiting:
+            if early.connection.has_ended:  # its member joins by another connection, or not at all
+                early.connection.close()
+                continue
             task = asyncio.create_task(self._serve_connection(early.owner, early.connection, early.hello))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -244,6 +253,7 @@ class MemberServer:
             log.warning("a member did not read its last messages within %s s", timeout_s)
 
     async def _serve(self, owner: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _keep_alive(writer.get_extra_info("socket"))
         await self._serve_connection(owner, Connection(reader, writer))
 
     async def _serve_connection(self, owner: str | None, connection: Connection, hello: Hello | None = None) -> None:
@@ -416,3 +426,14 @@ def _member_socket(folder: Path) -> socket.socket:
         listening.bind(short)
     (folder / SOCKET).chmod(0o666)
     return listening
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have the kernel end an idle connection whose peer has vanished; a Unix socket's peer can't vanish unnoticed."""
+    if connection.family == socket.AF_UNIX:
+        return
+    with suppress(OSError):  # the connection has ended already
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, ALIVE_IDLE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ALIVE_EVERY_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ALIVE_PROBES)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -31,10 +31,13 @@ NOT_JUDGED = (
     "the trained model: a command does not report it",
 )
 
+#: The keys of `rounds.jsonl` that no figure is made of. They are most of its bytes: a run of hours has GiB of them.
+UNUSED = ("arrivals", "peers", "slices")
+
 
 def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) -> dict[str, Any]:
     """Write `summary.json`, and return its value."""
-    reports = directory.read("rounds.jsonl")
+    reports = directory.read("rounds.jsonl", without=UNUSED)
     traffic = directory.read("traffic.jsonl")
     program = experiment.spec.program
     members = len(experiment.topology.workers if program is None else program.commands(experiment.topology))

@@ -35,7 +35,9 @@ class StateHandover:
         self._parts: Mapping[str, Stateful] = {}
         self._changed = threading.Condition()
         self._wanted: int | None = None
+        #: The generation that the offered state is for, and the answer; None if no state is offered.
         self._offered: tuple[int, FetchAnswer] | None = None
+        self._offered_after = 0  # the round of the offered state
         self._closed = False
 
     def share(self, parts: Mapping[str, Stateful], ask: Callable[[str, int], FetchAnswer]) -> int | None:
@@ -66,13 +68,20 @@ class StateHandover:
         self._wanted = epoch
 
     def offer(self, round_number: int) -> None:
-        """Pack the state after a round if a request is expected. Called between two steps."""
+        """Pack the state after a round if a request is expected. Called between two steps.
+
+        The packed state takes as much memory as the parts, and is dropped after the next round: the new member takes
+        part in that round, so that it has loaded the state.
+        """
         if self._wanted is None:
+            with self._changed:
+                if round_number > self._offered_after:
+                    self._offered = None
             return
         answer = packed(round_number, self._parts)
         with self._changed:
             if self._wanted is not None:
-                self._offered = self._wanted, answer
+                self._offered, self._offered_after = (self._wanted, answer), round_number
             self._wanted = None
             self._changed.notify_all()
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testbed.controller.replanning import prediction
 from testbed.controller.replanning.prediction import (
     CHOSEN,
     KEPT,
@@ -167,3 +168,14 @@ def test_capacities_of_edges_without_routes_are_in_doubt_too() -> None:
     doubts = {"a-w0=>c-w0": (0.3, 0.3), "c-w0=>b-w0": (0.3, 0.3)}
     sure, doubtful = (saves(bare, its, RoundPredictor(), short, around) for its in ({}, doubts))
     assert doubtful < sure
+
+
+def test_the_plans_that_were_measured_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prediction, "KEPT_PLANS", 2)
+    view, plan, other = triangle(10)
+    oldest = make_policy("star", {"server": "c-w0"}).plan(view)
+    predictor = RoundPredictor()
+    for measured in (plan, oldest, plan, other):
+        predictor = predictor.with_ratio(measured, 1.4)
+    assert list(predictor.ratios) == [each.shape().dumps() for each in (plan, other)]
+    assert [len(own) for own in predictor.ratios.values()] == [2, 1]

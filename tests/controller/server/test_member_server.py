@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from testbed.controller.model.spec import Elasticity
 from testbed.controller.owner_server import answer
 from testbed.controller.server import connection
-from testbed.controller.server.member_server import SOCKET
+from testbed.controller.server.member_server import SOCKET, TcpEndpoint
 from testbed.controller.service import ControllerService
 from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Rejoin, Report, Stop, Welcome, encode
 from tests.controller.fleet import Fleet, Member, connect
@@ -256,5 +258,69 @@ def test_a_member_of_the_next_training_waits_for_it(tmp_path: Path) -> None:
             await second.close()
             for member in early:
                 member.writer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_training_is_forgotten_once_the_next_one_has_begun(tmp_path: Path) -> None:
+    async def scene() -> None:
+        spec, sockets = spec_of(VIEW), tmp_path / "s"
+        first = ControllerService(spec, sockets, tmp_path / "1", takes_next=True)
+        await first.start()
+        await first.close(keep_server=True)
+        second = ControllerService(spec, sockets, tmp_path / "2", takes_next=True, before=first)
+        await second.start()
+        before = weakref.ref(first)
+        del first
+        gc.collect()
+        assert before() is None
+        await second.close()
+
+    asyncio.run(scene())
+
+
+def test_a_member_that_has_gone_while_it_waited_for_the_next_training_is_not_in_it(tmp_path: Path) -> None:
+    async def scene() -> None:
+        spec, sockets = spec_of(VIEW), tmp_path / "s"
+        first = ControllerService(spec, sockets, tmp_path / "1", takes_next=True)
+        await first.start()
+        await first.close(keep_server=True)
+        gone = await connect(sockets, BAD)
+        await happens(lambda: BAD in first.server.early)
+        gone.writer.close()
+        assert first.server._early is not None
+        await happens(lambda: first.server._early[BAD].connection.has_ended)
+        second = ControllerService(spec, sockets, tmp_path / "2", takes_next=True, before=first)
+        await second.start()
+        members = [await connect(sockets, name) for name in VIEW.names]
+        try:
+            assert all([isinstance(await member.read(), Welcome) for member in members])
+            assert second.state == "running"
+        finally:
+            await second.close()
+            for member in members:
+                member.writer.close()
+
+    asyncio.run(scene())
+
+
+def test_the_end_of_a_member_s_machine_is_noticed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        address = listening.getsockname()
+        tcp = TcpEndpoint("127.0.0.1", address[1], listening=listening)
+        controller = ControllerService(spec_of(VIEW), tmp_path / "s", tmp_path / "out", tcp)
+        await controller.start()
+        _, writer = await asyncio.open_connection(*address)
+        try:
+            connections = controller.server._unauthenticated._waiting
+            await happens(lambda: bool(connections))
+            accepted = next(iter(connections))._writer.get_extra_info("socket")
+            probes = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert [accepted.getsockopt(socket.IPPROTO_TCP, option) for option in probes] == [60, 15, 4]
+        finally:
+            writer.close()
+            await controller.close()
 
     asyncio.run(scene())

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from testbed.emulation.links.probe import LinkFidelity
-from testbed.run.conclusion.conclude import _evidence
+from testbed.run.conclusion import summary
+from testbed.run.conclusion.conclude import _evidence, conclude
+from testbed.run.directory import RunDirectory
 from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
 from testbed.trace.trace import Row, Trace
 from tests.run.conclusion.test_bounds import SMOKE
+from tests.run.conclusion.test_summary import report
 
 pytestmark = pytest.mark.local
 
@@ -38,3 +42,24 @@ def test_the_host_is_judged_on_after_the_clock_was_set_back(tmp_path: Path) -> N
     traffic = [{"at_s": at_s, "bytes": {"a->b": 100 * number}, "cpu": number / 10} for number, at_s in samples]
     outcome = Outcome({}, "userspace", 7199.5, 7203.0, lateness={}, status={})
     assert _evidence(run, outcome, [], traffic, [], [], None).cpu == [0.1, 0.2, 0.3, 0.4]
+
+
+def test_what_no_figure_is_made_of_is_not_kept_of_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: set[str] = set()
+
+    def rounds_of(reports: Sequence[summary.Record], members: int) -> list[summary.RoundFigures]:
+        kept.update(*reports)
+        return original(reports, members)
+
+    original = summary.rounds_of
+    monkeypatch.setattr(summary, "rounds_of", rounds_of)
+    run, directory = Experiment.load(SMOKE), RunDirectory("smoke", tmp_path)
+    whole = {"arrivals": {}, "peers": [], "slices": [], "steps": 1, "late_steps": 0, "waited": {}}
+    for number in range(1, 4):
+        for worker in run.topology.workers:
+            directory.append("rounds.jsonl", report(number, worker.name, 2.0 * number, 2.0 * number + 1.0, **whole))
+    status = {"membership_events": [], "swaps": []}
+    made = conclude(run, directory, Outcome({}, "userspace", 0.0, 9.0, lateness={}, status=status))
+    directory.close()
+    assert made["training"]["rounds"] == 3
+    assert whole.keys() - kept == {"arrivals", "peers", "slices"}

@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,3 +157,16 @@ def test_a_refusal_is_told() -> None:
     with answering(answer) as address, pytest.raises(SyncError) as caught:
         fetch("old", address, NEW, REQUEST, 4)
     assert caught.value.rule == "refused"
+
+
+def test_a_packed_state_is_dropped_after_the_first_round_of_the_new_member() -> None:
+    handover = StateHandover("")
+    handover.share(parts_of(), lambda source, most: refusal("nobody is asked"))
+    handover.expect(REQUEST.epoch)
+    handover.offer(7)
+    packed_state = weakref.ref(handover.answer("old", REQUEST, 10.0).data)
+    handover.offer(7)  # another step before the next round: the new member may still ask
+    assert handover.answer("old", REQUEST, 10.0).note == StateNote(7, ("model", "optimizer"))
+    handover.offer(8)
+    assert packed_state() is None
+    assert handover.answer("old", REQUEST, 0.0).note != StateNote(7, ("model", "optimizer"))

@@ -1,0 +1,48 @@
+"""The records of a controller's decisions, also of one that was started again, and the limit of its estimates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.controller.replanning import decision_log
+from testbed.controller.replanning.decision import Decision
+from testbed.controller.replanning.decision_log import DecisionLog, DecisionRecord
+from testbed.controller.replanning.prediction import RoundPredictor
+from testbed.controller.replanning.proposal import Proposal
+from testbed.planning import make_policy
+from testbed.telemetry.estimate import Estimate
+from testbed.telemetry.store import read_records
+from tests.controller.plans import triangle
+
+pytestmark = pytest.mark.pure
+
+
+def test_a_controller_that_is_started_again_keeps_the_views_of_earlier_decisions(tmp_path: Path) -> None:
+    view, _, plan = triangle(10)
+    proposal = Proposal(view, plan, Decision(True, "the first plan", None, 1.0), RoundPredictor())
+    for decisions in (1, 2):
+        log = DecisionLog(tmp_path)
+        for _ in range(decisions):
+            log.record(DecisionRecord(proposal, make_policy("mst"), "period"), None)
+        log.close()
+    views = [f"views/{number:04d}.json" for number in range(3)]
+    assert [decision["view"] for decision in read_records(tmp_path / "decisions.jsonl")] == views
+    assert sorted((tmp_path / "views").iterdir()) == [tmp_path / name for name in views]
+
+
+def test_estimates_are_recorded_up_to_a_limit_also_by_a_controller_that_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(decision_log, "MOST_ESTIMATE_BYTES", 4096)
+    estimates = {f"a{number}->b": Estimate(10e6, 9e6, 11e6, 1.0, 5.0) for number in range(8)}
+    for _ in range(2):
+        log = DecisionLog(tmp_path)
+        for at_s in range(20):
+            log.estimated(float(at_s), estimates)
+        log.close()
+    (line, *_) = (tmp_path / "estimates.jsonl").read_bytes().splitlines(keepends=True)
+    assert 4096 <= (tmp_path / "estimates.jsonl").stat().st_size < 4096 + 2 * len(line)
+    (record,) = caplog.records
+    assert "4096 bytes" in record.getMessage()
