@@ -36,6 +36,9 @@ def policy_named(name: str, options: Mapping[str, Any] | None = None) -> Policy:
     """Return the policy of a name, a file or an entry point. PolicyError where it does not exist or can't be loaded."""
     given = dict(options or {})
     if ALSO in given:
+        if not isinstance(given[ALSO], str | list | tuple):
+            rule = f"policy {name}: {ALSO} must be the name of a policy or a list of names, and is {given[ALSO]!r}"
+            raise PolicyError(rule, field=ALSO, given=given[ALSO])
         also = [given[ALSO]] if isinstance(given[ALSO], str) else given[ALSO]
         given[ALSO] = tuple(_registered(str(other)) for other in also)
     return make_policy(_registered(name), given)

@@ -200,3 +200,8 @@ def test_a_form_that_makes_no_trace_is_refused(tmp_path: Path, text: str, rule: 
         form_named("nobody_s")
     with pytest.raises(TraceError):
         form_named(str(tmp_path / "none.py"))
+
+
+def test_others_that_are_no_names_are_refused() -> None:
+    with pytest.raises(PolicyError, match="also"):
+        policy_named("auto", {"also": 3})

@@ -32,7 +32,7 @@ def plan(
     ] = None,
     view: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="plan for this recorded view instead of TOPOLOGY: runs/ID/views/N.json"),
+        typer.Option(metavar="FILE", help="plan for this recorded view instead of TOPOLOGY: runs/ID/views/NNNN.json"),
     ] = None,
     last: Annotated[
         Path | None,
@@ -47,28 +47,32 @@ def plan(
     """
     from testbed.cli.tables import print_plan
 
-    made, figures = planned(policy, topology, model_bytes, view, last)
+    made, figures, own = planned(policy, topology, model_bytes, view, last)
     if json_:
         print(json.dumps({**figures, "plan": made.to_json()}))
     else:
-        print_plan(made, figures)
+        print_plan(made, figures, own)
 
 
 def planned(
     policy: str, topology: Path | None, model_bytes: int | None, view: Path | None, last: Path | None
-) -> tuple[Plan, dict[str, Any]]:
-    """Return the plan, and its figures in seconds and bytes. Exit with bad input for arguments that make no sense."""
+) -> tuple[Plan, dict[str, Any], bool]:
+    """Return the plan, its figures in seconds and bytes, and whether its policy is one of the project's.
+
+    Exit with bad input for arguments that make no sense.
+    """
     from testbed.plan import Plan
     from testbed.planning import BoundError, PolicyError, View
     from testbed.planning.bound import bound, least_period
     from testbed.planning.events import load as load_simulator
+    from testbed.planning.policy import is_own
     from testbed.plugins import policy_named, refusal
     from testbed.run.sweep.planned_run import Variant
 
     if view is None:
         seen = _declared(topology, model_bytes)
     else:
-        seen = _recorded(view, View, "views/0.json")
+        seen = _recorded(view, View, "views/0000.json")
         seen = seen if model_bytes is None else replace(seen, model_bytes=model_bytes)
     try:
         load_simulator()
@@ -76,6 +80,7 @@ def planned(
         chosen = policy_named(asked.policy, asked.options)
         try:
             made = chosen.replan(seen, _recorded(last, Plan, "plans/0000.json")) if last else chosen.plan(seen)
+            why = json.loads(json.dumps(chosen.explain(seen, made)))  # a file's policy may return what is not for JSON
         except Exception as error:
             raise fail(BAD_INPUT, refusal(chosen, error)) from None
         least = bound(seen)
@@ -86,11 +91,11 @@ def planned(
         "lower_bound_seconds": period_s,
         "bound_seconds": least.seconds,
         "bound_gap": least.gap,
-        "why": chosen.explain(seen, made),
+        "why": why,
     }
     figures["ratio_to_lower_bound"] = figures["predicted_seconds"] / period_s if period_s else None
     figures["ratio_to_bound"] = figures["predicted_seconds"] / least.seconds if least.seconds else None
-    return made, figures
+    return made, figures, is_own(chosen)
 
 
 def _recorded(file: Path, kind: type[R], example: str) -> R:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections import Counter
@@ -141,8 +142,11 @@ def _print_table(table: Table, markup: bool = True) -> None:
     console.width = before
 
 
-def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
-    """Print a row for each tree of a plan, then the predicted seconds of a round."""
+def print_plan(plan: Plan, figures: Mapping[str, Any], own: bool) -> None:
+    """Print a row for each tree of a plan, then the predicted seconds of a round, and the policy's reasons.
+
+    The reasons of a policy that is not the project's `own` are printed as JSON.
+    """
     table = _table("root", "share", "hops up", "hops down", "keys")
     for tree in plan.trees:
         ways = (_depth(tree.reduce), _depth(tree.broadcast))
@@ -164,8 +168,10 @@ def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
     )
     if figures["simulated_seconds"] is not None:
         console.print(f"simulated chunk by chunk: {figures['simulated_seconds']:.3f} s")
-    if figures["why"]:
+    if figures["why"] and own:
         _print_reasons(figures["why"])
+    elif figures["why"]:
+        console.print(json.dumps(figures["why"], indent=2, ensure_ascii=False), markup=False)
 
 
 def _print_reasons(why: Mapping[str, Any]) -> None:

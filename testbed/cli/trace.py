@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +20,9 @@ from testbed.trace.forms.pcap import STEP_S as CAPTURE_STEP_S
 from testbed.trace.forms.pcap import Flow, import_capture
 from testbed.trace.mahimahi import STEP_S, schedule_of, write_mahimahi
 from testbed.trace.read import TraceFile, format_of, read_trace
-from testbed.trace.resample import Resampled
+from testbed.trace.resample import MOST_ROWS, Resampled
 from testbed.trace.text import as_line
-from testbed.trace.trace import Trace, TraceError
+from testbed.trace.trace import Trace, TraceError, with_possible_rates
 
 app = typer.Typer(no_args_is_help=True, help="Show, check, convert, import or generate trace files.")
 
@@ -124,12 +125,13 @@ def _write(target: Path, trace: Trace, comments: list[str]) -> None:
         write_csv(target, trace, comments)
     else:
         schedule = schedule_of(trace)
-        write_mahimahi(target, schedule)
-        error = Resampled(trace, STEP_S, schedule).error(STEP_S)
+        step_s = STEP_S * ceil(schedule.duration_s / STEP_S / MOST_ROWS)  # an error is over MOST_ROWS windows at most
+        error = Resampled(trace, STEP_S, schedule).error(step_s)
         comments += [
-            f"{len(schedule.milliseconds)} packets; error of the bytes delivered: {error:.2%} in {STEP_S:g} s windows",
+            f"{len(schedule.milliseconds)} packets; error of the bytes delivered: {error:.2%} in {step_s:g} s windows",
             "only the rate is kept, and rows that lose every packet",
         ]
+        write_mahimahi(target, schedule)
     _print(str(target), *comments)
 
 
@@ -215,6 +217,7 @@ def _generate(target: Path, generator: generators.Generator) -> None:
         raise TraceError(f"{target}: a generated trace is CSV; name it .csv, then use `testbed trace convert`")
     check_new([target])
     trace = generator.trace()
+    with_possible_rates(trace.rows)  # a noise of nan, or twice a mean of 60 Gbit/s, makes rates that no reader takes
     write_csv(target, trace, [str(generator)])
     _print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s")
 

@@ -23,6 +23,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
+from testbed.errors import BAD_INPUT
 from testbed.plan import Plan, cut
 from testbed.planning import events
 from testbed.planning.constraints import Constraints, Ints
@@ -45,6 +46,8 @@ TRIAL_HOPS = 4_000
 
 class SimulationError(ValueError):
     """A plan uses an edge that the view lacks."""
+
+    exit_code = BAD_INPUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,7 @@ class View:
                 at_s=float(value["at_s"]),
                 knowledge=cast(Knowledge, value["knowledge"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ViewError(
                 f"not a view, which has every key that `to_json` writes: {error!r}", rule="not-a-view"
             ) from error

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from testbed.plan import Plan
-from testbed.schemes import SCHEMES, named
+from testbed.schemes import SCHEMES, is_file, named
 from testbed.schemes.options import Misfit, Options
 from testbed.schemes.scheme import Scheme
 
@@ -37,8 +38,10 @@ class SchemeChoice:
         return cls(scheme, scheme.read(options))
 
     @classmethod
-    def parse(cls, text: str) -> SchemeChoice:
+    def parse(cls, text: str, folder: Path = Path()) -> SchemeChoice:
         """Return the choice that a text names: `local_sgd`, `diloco:every=32,outer.momentum=0.8`.
+
+        The relative path of a scheme's file begins in `folder`, by default the current one.
 
         Raises:
             ValueError: As `of`, or the text has another form.
@@ -56,7 +59,7 @@ class SchemeChoice:
                 if not isinstance(inside, dict):
                     raise Misfit(group, f"has the value {inside!r}, and in {word} options of its own", "one of the two")
             inside[option] = _value(value)
-        return cls.of(name, options)
+        return cls.of(str(folder / name) if is_file(name) else name, options)
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={getattr(self.options, name)}" for name in self.scheme.fields)

@@ -209,7 +209,8 @@ def compressed(values: torch.Tensor, top_k: int, side: int, bits: int | None) ->
     """Return a tensor with the `top_k` largest values of each chunk by magnitude, and zeros elsewhere.
 
     A chunk of a tensor of two or more dimensions is a tile of `side` × `side` of the matrix of its first dimension and
-    all others. A chunk of a vector is `side` × `side` elements in a row. Chunks at the ends may be smaller.
+    all others. A chunk of a vector is `side` × `side` elements in a row. Chunks at the ends may be smaller, and no
+    chunk is larger than the tensor.
 
     Args:
         values: A tensor of any shape.
@@ -221,7 +222,9 @@ def compressed(values: torch.Tensor, top_k: int, side: int, bits: int | None) ->
 
     is_matrix = values.dim() > 1
     matrix = values.reshape(len(values) if is_matrix else 1, -1)
-    height, width = (side, side) if is_matrix else (1, side * side)
+    rows, columns = (max(1, size) for size in matrix.shape)  # a tensor may have no elements
+    # Zeros up to the size of a chunk that is far larger than the tensor would fill the memory.
+    height, width = (min(side, rows), min(side, columns)) if is_matrix else (1, min(side * side, columns))
     chunks = _tiles(matrix, height, width)
     places = chunks.abs().topk(min(top_k, chunks.shape[1]), dim=1, sorted=False).indices
     kept = chunks.gather(1, places)

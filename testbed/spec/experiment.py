@@ -113,6 +113,16 @@ class ExperimentFile(Strict):
             raise misfit("train.optimizer.name", rule, f"`optimizer: {{name: {names[0]}}}`")
         return self
 
+    @model_validator(mode="after")
+    def _has_a_tensor_for_each_fragment(self) -> Self:
+        scheme, train = self.sync.scheme, self.train
+        if scheme.exchange != "all-reduce" or "fragments" not in scheme.fields or not isinstance(train, TrainSection):
+            return self
+        if self.sync.own.parts > train.tensors:
+            rule = f"a fragment has one tensor or more, and the model {train.model} has {train.tensors}"
+            raise misfit("sync.fragments", rule, f"at most {train.tensors}")
+        return self
+
     @property
     def program(self) -> ProgramSection | None:
         """The program that is trained by; None where the project's own model is trained."""
@@ -265,9 +275,11 @@ def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
         raise SpecError(file, [Fault(repr(key), "the key is not a field", PATH)])
     *path, last = key.split(".")
     for part in path:
-        value = value.setdefault(part, {})
-        if not isinstance(value, dict):
+        inner = value.get(part, {})
+        if not isinstance(inner, dict):
             raise SpecError(file, [Fault(key, f"`{part}` is not a mapping", PATH)])
+        value[part] = dict(inner)  # a YAML alias may have put the mapping elsewhere too
+        value = value[part]
     try:
         value[last] = parse_yaml(text)
     except yaml.YAMLError:

@@ -57,19 +57,22 @@ def _check_events(
 ) -> Iterator[Fault]:
     """Yield the faults of events that do not fit the network in force when they happen.
 
-    The time of a swap after a round is not known beforehand; where there is such a swap, links are looked for in all
-    networks. See `check_parts` for the arguments.
+    Events of one moment happen in the file's order. The time of a swap after a round is not known beforehand; where
+    there is such a swap, links are looked for in all networks. See `check_parts` for the arguments.
     """
     known = {name for network in (topology, *networks.values()) for name in network.links}
     timed = all(event.at is not None for event in spec.events if event.swap)
+    current = topology
     for number, event in sorted(enumerate(spec.events), key=lambda item: item[1].at or 0.0):
-        in_force = _links_at(event, spec, topology, networks) if timed and event.at is not None else known
+        in_force = set(current.links) if timed and event.at is not None else known
         yield from _check_event(f"events.{number}", event, spec, topology, networks, in_force)
         if spec.program is not None:
             yield from _check_beside_program(f"events.{number}", event)
         elif event.round is not None and event.round > (most := shortened or spec.own_train.rounds):
             rule = f"round {event.round} never comes, because training has {most} rounds"
             yield Fault(f"events.{number}.round", rule, f"a round from 1 to {most}")
+        if event.swap:
+            current = networks[event.swap]
 
 
 def _check_beside_program(field: str, event: Event) -> Iterator[Fault]:
@@ -121,12 +124,6 @@ def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> Iterator[Fau
         if source == target or not {source, target} <= topology.sites.keys():
             rule = f"{name!r} does not lead from one site of {topology.file} to another"
             yield Fault(f"sync.link_codecs.{name}", rule, f"`a->b` with two of {', '.join(topology.sites)}")
-
-
-def _links_at(event: Event, spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> set[str]:
-    earlier = [e for e in spec.events if e.swap and e.at is not None and e.at < (event.at or 0.0)]
-    last = max(earlier, key=lambda e: e.at or 0.0, default=None)
-    return set((networks[last.swap] if last and last.swap else topology).links)
 
 
 def _check_event(

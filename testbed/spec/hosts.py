@@ -34,6 +34,17 @@ def _absolute(text: str) -> str:
     return text.rstrip("/")
 
 
+def _in_known_home(text: str) -> str:
+    try:
+        Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{text!r}: this machine has no such home folder | a path such as ~/.ssh/id_ed25519") from None
+    return text
+
+
+KeyFile = Annotated[str, Field(min_length=1), AfterValidator(_in_known_home)]
+
+
 class Host(Strict):
     """A machine of the cluster: its address, and how SSH reaches it."""
 
@@ -43,7 +54,7 @@ class Host(Strict):
     """The user of SSH. Another user than root needs sudo without a password, to make networks and containers."""
     port: int = Field(default=22, ge=1, le=65535)
     """The port of SSH."""
-    key: str | None = Field(default=None, min_length=1)
+    key: KeyFile | None = None
     """The file of the private key; without it SSH chooses one by its own settings."""
     folder: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./+-]+$"), AfterValidator(_absolute)] = "/opt/testbed"
     """The folder of the checkout on the machine."""
@@ -57,7 +68,7 @@ class HostsFile(Strict):
 
     name: str = Field(default="cluster", pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
     """The name of the cluster."""
-    known_hosts: str | None = Field(default=None, min_length=1)
+    known_hosts: KeyFile | None = None
     """The file of the hosts' public keys; SSH's own file where it is left out."""
     hosts: dict[HostName, Host] = Field(min_length=1, max_length=MOST_HOSTS)
     """The hosts by name."""

@@ -56,7 +56,8 @@ class ProgramSection(Strict):
     backend: Literal["wan"] | None = None
     """The backend of torch.distributed that a script gets which asks for gloo."""
     scheme: str | None = None
-    """The scheme around the steps of the script's optimizer, such as diloco:every=32."""
+    """The scheme around the steps of the script's optimizer, such as diloco:every=32. The path of a scheme's file
+    begins in /work, or in the current folder for a program of this machine."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the command."""
     tmp: Size = TMP_BYTES
@@ -106,8 +107,9 @@ class ProgramSection(Strict):
             yield Fault("train.nproc", rule, "1, or no `backend` or `scheme`")
         if self.backend and self.scheme:
             yield Fault("train.scheme", "a scheme and a backend exclude each other", "one of the two")
+        started = Path() if self.on_host else folder / self.files  # workers look up a scheme's file where they start
         try:
-            SchemeChoice.parse(self.scheme or "gradients")
+            SchemeChoice.parse(self.scheme or "gradients", started)
         except ValueError as error:
             rule, _, remedy = str(error).partition("; write instead: ")
             yield Fault("train.scheme", rule, remedy or "NAME:OPTION=VALUE, such as diloco:every=32")

@@ -28,6 +28,9 @@ PARAMETERS = {"cnn": 151_306, "svm": 650, "gpt-small": 116_864, "gpt": 825_856, 
 #: GPT → its blocks and their width. A block's matrices have 12 widths² of elements, their inputs and outputs 16 widths.
 _GPTS = {"gpt-small": (2, 64), "gpt": (4, 128), "gpt-medium": (6, 192)}
 _MATRICES, _SIDES = 12, 16
+#: Model → its number of trained tensors. A GPT has 5 outside its blocks, and 10 in each block, or 14 by low rank.
+_TENSORS = {"cnn": 8, "svm": 2}
+_OUTSIDE, _IN_BLOCK, _IN_LOW_RANK = 5, 10, 14
 #: How many characters `text` has that `documentation` lacks: each is a row of the embedding and a row of the head.
 _FEWER_CHARACTERS = 7
 
@@ -106,6 +109,16 @@ class TrainSection(Strict):
         if self.rank:
             spared += blocks * width * (_MATRICES * width - _SIDES * self.rank)
         return 4 * (PARAMETERS[self.model] - spared)
+
+    @property
+    def tensors(self) -> int:
+        """The number of the model's trained tensors, which is the most fragments that a scheme can cut it into.
+
+        A synthetic model gets one tensor for each fragment, of at least one parameter.
+        """
+        if self.model not in _GPTS:
+            return self.parameters or _TENSORS[self.model]
+        return _OUTSIDE + _GPTS[self.model][0] * (_IN_LOW_RANK if self.rank else _IN_BLOCK)
 
 
 def read_train(value: Any) -> Any:

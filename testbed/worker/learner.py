@@ -220,8 +220,8 @@ def hidden_matrices(model: nn.Module) -> list[optimizer.Matrix]:
 
 def split(values: torch.Tensor, gradient: torch.Tensor, parts: int) -> list[torch.Tensor]:
     """Return `parts` views of a flat tensor's successive parts, each with its part of `gradient` as its `grad`."""
-    views = list(values.chunk(parts))
-    for view, its in zip(views, gradient.chunk(parts), strict=True):
+    views = list(values.tensor_split(parts))
+    for view, its in zip(views, gradient.tensor_split(parts), strict=True):
         view.grad = its
     return views
 

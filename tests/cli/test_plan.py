@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from testbed import plugins
 from testbed.cli import BAD_INPUT, app
 from testbed.plan import Plan
 from testbed.planning import make_policy
+from testbed.planning.policy import REGISTRY
+from testbed.starts import new_policy
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.pure
@@ -72,7 +76,7 @@ def test_a_recorded_decision_begins_from_the_plan_that_was_in_force(tmp_path: Pa
         (("--policy", "ring:order", "--model-bytes", "9"), "policy:option=value"),
         (("--policy", "ring:order=last", "--model-bytes", "9"), "naive, nearest, two-opt"),
         (("--policy", "ring"), "--model-bytes"),
-        (("--policy", "ring", "--view", "nowhere.json"), "nowhere.json: "),
+        (("--policy", "ring", "--view", "nowhere.json"), "views/0000.json"),
         (("--policy", "ring", "--model-bytes", "9", "--last", "nowhere.json"), "nowhere.json: "),
     ],
 )
@@ -80,3 +84,42 @@ def test_what_is_wrong_is_said_with_a_remedy(words: tuple[str, ...], said: str) 
     result = plan(TOPOLOGIES / "smoke.yaml", *words)
     assert result.exit_code == BAD_INPUT
     assert said in result.stderr
+
+
+def test_a_view_whose_model_has_no_end_is_refused(tmp_path: Path) -> None:
+    view = view_of(sites(("a", "b", 50)), {}, model_bytes=3_000_000)
+    text = json.dumps(view.to_json()).replace("3000000", "1e999")
+    (tmp_path / "view.json").write_text(text)
+    result = plan("--policy", "mst", "--view", tmp_path / "view.json")
+    assert (result.exit_code, "1e999" in text) == (BAD_INPUT, True)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Use a registry that forgets the policies that a test loads."""
+    before = dict(REGISTRY)
+    monkeypatch.setattr(plugins, "_LOADED", {})
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(before)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("reasons", "code", "said"),
+    [
+        ('{"round_s": 1.5}', 0, '"round_s": 1.5'),
+        ("{'groups': ['a', 'b']}", 0, '"groups"'),
+        ("1 / 0", BAD_INPUT, "policy mine raised ZeroDivisionError"),
+        ("{'groups': {1, 2}}", BAD_INPUT, "policy mine raised TypeError"),
+    ],
+)
+def test_a_policy_of_a_file_explains_its_plan_by_figures_of_its_own(
+    reasons: str, code: int, said: str, tmp_path: Path
+) -> None:
+    (file,) = new_policy("mine", tmp_path)
+    method = f"    def explain(self, view, plan):\n        return {reasons}\n\n"
+    file.write_text(file.read_text().replace("    def plan(self", f"{method}    def plan(self", 1))
+    for words in ((), ("--json",)):
+        result = plan(TOPOLOGIES / "smoke.yaml", "--policy", file, "--model-bytes", "100000", *words)
+        assert result.exit_code == code and said in result.output, result.output

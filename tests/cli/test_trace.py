@@ -87,6 +87,13 @@ def test_packets_become_rows_and_rows_packets(folder: Path) -> None:
     assert [row.rate_bps for row in back.rows] == pytest.approx([12.112e6, 6.056e6], rel=0.002)
 
 
+def test_packets_of_more_than_a_day_have_their_error_in_longer_windows(folder: Path) -> None:
+    (folder / "long.csv").write_text("time_s,rate_mbps\n0,0.001\n50050,0.002\n")
+    result = trace("convert", "long.csv", "long.down")
+    assert result.exit_code == 0, result.output
+    assert "in 0.2 s windows" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -172,6 +179,9 @@ def test_each_generator_names_itself_and_its_seed(words: list[str], named: str, 
         (["markov", "--state", "1mbit", "--seed", "1", "b.csv"], "--dwell 10s"),
         (["markov", "--state", "1mbit", "--next", "x", "--seed", "1", "b.csv"], "--next x: "),
         (["markov", "--state", "1mbit", "--next", "0.5", "--seed", "1", "b.csv"], "row 0 "),
+        (["walk", "--mean", "20mbit", "--spread", "nan", "--seed", "1", "b.csv"], "--spread"),
+        (["walk", "--mean", "90gbit", "--spread", "1", "--seed", "1", "b.csv"], "write 1000 to 1e+11"),
+        (["diurnal", "--mean", "20mbit", "--noise", "nan", "--seed", "1", "b.csv"], "--noise"),
     ],
 )
 def test_what_cannot_be_generated_is_said(words: list[str], said: str, folder: Path) -> None:

@@ -166,6 +166,14 @@ def test_nothing_changed_is_nothing_sent() -> None:
     assert not compressed(torch.zeros(70, 70), 32, 64, 2).any()
 
 
+@pytest.mark.pure
+@pytest.mark.parametrize("shape", [(20, 30), (600,), (0,)])
+def test_a_chunk_far_larger_than_a_tensor_is_the_whole_tensor(shape: tuple[int, ...]) -> None:
+    """Filled up with zeros, the chunk would take 4 TB."""
+    values = normal(shape, 1)
+    assert torch.equal(compressed(values, 5, 10**6, 2), compressed(values, 5, 30, 2))
+
+
 class Quadratic(nn.Module):
     """½·|x − c|², where each member has its own c."""
 

@@ -90,6 +90,15 @@ def test_an_override_is_yaml_at_a_path(tmp_path: Path) -> None:
     assert (spec.train.rounds, spec.sync.policy, spec.compute.step_time) == (7, "star", 0.010)
 
 
+def test_an_override_leaves_the_other_places_of_an_alias(tmp_path: Path) -> None:
+    shared: dict[str, str] = {}
+    value = EXPERIMENT | {"compute": {"speeds": shared}, "sync": {"link_codecs": shared}}
+    file = write(tmp_path, experiment=value)
+    assert "*" in file.read_text()
+    spec = Experiment.load(file, {"sync.link_codecs.paris->tokyo": "int8"}).spec
+    assert (spec.sync.link_codecs, spec.compute.speeds) == ({"paris->tokyo": "int8"}, {})
+
+
 @pytest.mark.parametrize(
     ("key", "text", "field"),
     [
@@ -137,6 +146,16 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, field: str, tmp
             EXPERIMENT | {"sync": {"strategy": "diloco", "fragments": 3}},
             "sync.fragments",
             "",
+        ),
+        (EXPERIMENT | {"sync": {"strategy": "diloco", "every": 16, "fragments": 16}}, "sync.fragments", "at most 8"),
+        (
+            EXPERIMENT
+            | {
+                "sync": {"strategy": "diloco", "fragments": 8},
+                "train": {"model": "synthetic", "parameters": 7, "rounds": 1},
+            },
+            "sync.fragments",
+            "at most 7",
         ),
         (EXPERIMENT | {"sync": {"strategy": "diloco", "delay": 8}}, "sync.delay", "8"),
         (EXPERIMENT | {"sync": {"strategy": "sparseloco", "codec": "int8"}}, "sync.codec", "sparse"),
@@ -222,7 +241,7 @@ def test_a_change_leaves_what_it_does_not_name() -> None:
 
 
 def test_events_are_checked_against_the_network_in_force_then(tmp_path: Path) -> None:
-    """Before the swap the new link is not there; after it the removed one is not."""
+    """Before the swap the new link is not there; after it the removed one is not. At one time the order counts."""
     other = spoilt(TOPOLOGY, "name", to="other")
     other["links"] = [link for link in other["links"] if set(link["between"]) != {"paris", "tokyo"}]
     other["links"].append({"between": ["dallas", "tokyo"], "rate": "1mbit", "delay": "1ms"})
@@ -234,10 +253,15 @@ def test_events_are_checked_against_the_network_in_force_then(tmp_path: Path) ->
 
     load(swap, {"at": "4s", "down": ["paris", "tokyo"]}, {"at": "6s", "down": ["dallas", "tokyo"]})
     load({"round": 1, "swap": "other.yaml"}, {"at": "4s", "down": ["dallas", "tokyo"]})
+    load(swap, {"at": "5s", "down": ["dallas", "tokyo"]})
+    load({"at": "5s", "down": ["paris", "tokyo"]}, swap)
     for early in ({"at": "4s", "down": ["dallas", "tokyo"]}, {"at": "6s", "down": ["paris", "tokyo"]}):
         with pytest.raises(SpecError) as caught:
             load(swap, early)
         assert caught.value.fields == ("events.1.down",)
+    with pytest.raises(SpecError) as caught:
+        load({"at": "5s", "down": ["dallas", "tokyo"]}, swap)
+    assert caught.value.fields == ("events.0.down",)
 
 
 def test_a_shortened_run_keeps_its_file_s_later_events(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def test_files_that_it_names_lie_from_its_own_folder_on(tmp_path: Path) -> None:
         ({"hosts": {"a": {"address": "10.0.0.1", "folder": "/opt/$(id)"}}}, "hosts.a.folder", "match"),
         ({"hosts": {"a": {"address": "10.0.0.1", "user": "-oProxyCommand=x"}}}, "hosts.a.user", "match"),
         ({"hosts": {"a": {"address": "10.0.0.1", "port": 0}}}, "hosts.a.port", "1"),
+        ({"hosts": {"a": {"address": "10.0.0.1", "key": "~no-such-user/id"}}}, "hosts.a.key", "~/.ssh"),
+        ({"known_hosts": "~no-such-user/known_hosts"}, "known_hosts", "~/.ssh"),
         ({"host": {}}, "host", "`hosts`"),
         ({"hosts": {f"h{n}": {"address": f"10.0.1.{n}"} for n in range(MOST_HOSTS + 1)}}, "hosts", "32"),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
+from testbed.starts import new_scheme
 
 pytestmark = pytest.mark.pure
 
@@ -103,3 +104,22 @@ def test_a_backend_or_a_scheme_is_told_to_processes(
     program = Experiment.of_program(Experiment.load(DDP).topology, train).spec.program
     assert program is not None
     assert program.planned == variables
+
+
+def test_a_scheme_s_file_begins_where_the_command_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container that is the folder of its files, and on the host the current one."""
+    files, here = tmp_path / "files", tmp_path / "here"
+    for folder in (files, here):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    new_scheme("in_files", files)
+    new_scheme("in_here", here)
+    topology = Experiment.load(DDP).topology
+    for name, on_host in (("in_files", False), ("in_here", True)):
+        train = {"command": ["python"], "files": str(files), "scheme": f"./{name}.py:every=2"}
+        program = Experiment.of_program(topology, {**train, "on_host": on_host}).spec.program
+        assert program is not None and program.planned == {"TESTBED_SCHEME": f"./{name}.py:every=2"}
+        with pytest.raises(SpecError) as error:
+            Experiment.of_program(topology, {**train, "on_host": not on_host})
+        assert error.value.fields == ("train.scheme",)
+    assert Experiment.load(DDP, {"train.files": str(files), "train.scheme": "./in_files.py"}).spec.program

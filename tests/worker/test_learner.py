@@ -41,6 +41,20 @@ def test_a_round_is_planned_for_as_many_parameters_as_learn(
     assert planned.model_bytes == 4 * sum(parameter.numel() for parameter in built.parameters())
 
 
+@pytest.mark.parametrize(
+    ("name", "rank"), [("cnn", None), ("svm", None), *itertools.product(models.GPT_SIZES, [None, 4])]
+)
+def test_fragments_are_planned_for_as_many_tensors_as_learn(name: str, rank: int | None) -> None:
+    planned = TrainSection.model_validate({"model": name, "rounds": 1, "rank": rank})
+    assert planned.tensors == len(list(models.build(name, 10, 8, 1, rank or 0).parameters()))
+
+
+def test_a_synthetic_model_has_as_many_tensors_as_asked_for() -> None:
+    views = learner.split(torch.arange(5.0), torch.arange(5.0), 4)
+    assert [view.tolist() for view in views] == [[0.0, 1.0], [2.0], [3.0], [4.0]]
+    assert all(view.grad is not None and torch.equal(view, view.grad) for view in views)
+
+
 def test_low_rank_begins_as_the_model_does_and_its_matrices_stay() -> None:
     whole = models.build("gpt-small", 10, 8, seed=3)
     low = models.build("gpt-small", 10, 8, seed=3, rank=4)

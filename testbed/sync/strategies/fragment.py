@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 import torch
@@ -57,7 +58,10 @@ class DriftMeter:
 
     @contextmanager
     def merging(self, mean: Tensor, weight: float) -> Iterator[None]:
-        """Measure a merge: inside the context the caller moves the parameters by the `mean` change of all members."""
+        """Measure a merge: inside the context the caller moves the parameters by the `mean` change of all members.
+
+        A merge of a training that diverged has no result, because a report carries finite numbers alone.
+        """
         assert self._own is not None
         apart = self._own.sub_(mean)
         length, moved, sums = float(apart.norm()), float(mean.norm()), sketch(apart)
@@ -66,7 +70,8 @@ class DriftMeter:
         before = self.loss() if asks else None
         yield
         after = self.loss() if asks else None
-        self.found.append(FragmentDrift(self.fragment, weight, length, moved, sums, before, after))
+        if all(map(isfinite, (length, moved, *sums))):
+            self.found.append(FragmentDrift(self.fragment, weight, length, moved, sums, before, after))
 
 
 def sketch(values: Tensor) -> tuple[float, ...]:

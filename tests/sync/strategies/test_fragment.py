@@ -15,7 +15,7 @@ from testbed.protocol import FragmentDrift
 from testbed.schemes.sparta import Sparta, SpartaOptions
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies.diloco import DiLoCo
-from testbed.sync.strategies.fragment import SUMS, Fragment, sketch
+from testbed.sync.strategies.fragment import SUMS, DriftMeter, Fragment, sketch
 from testbed.sync.strategies.local_sgd import LocalSgd
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
@@ -129,3 +129,13 @@ def test_a_failed_evaluation_gives_the_parameters_back() -> None:
         assert not parameter.any()
         _ = 1 / 0
     assert parameter.eq(1.0).all()
+
+
+@pytest.mark.parametrize("diverged", [float("nan"), float("inf")])
+def test_a_merge_of_a_training_that_diverged_is_not_reported(diverged: float) -> None:
+    meter = DriftMeter(0, lambda: None, every=1)
+    for value in (diverged, 1.0):
+        meter.sent(torch.tensor([value, 1.0]))
+        with meter.merging(torch.tensor([value, 0.0]), weight=1.0):
+            pass
+    assert [(its.apart, its.moved) for its in meter.found] == [(1.0, 1.0)]
