@@ -50,6 +50,8 @@ class CertificateError(ValueError):
 def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
     """Make a folder for the controller and for each member that has none yet, and yield each once it is made.
 
+    A certificate that has expired is made again.
+
     The authority in `folder` signs the certificates; where there is none, a new one.
 
     Raises:
@@ -66,7 +68,7 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
         authority = _authority(folder)
         for name in names:
             own = folder / name
-            if (own / CERTIFICATE).exists():
+            if _is_valid(own / CERTIFICATE):
                 continue
             with new_folder(own, 0o700):
                 key = ec.generate_private_key(ec.SECP256R1())
@@ -130,6 +132,14 @@ def _authority(folder: Path) -> _Authority:
     if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != certificate.public_key():
         raise CertificateError(f"{key_file} is not the key of {own}; name a new folder")
     return _Authority(certificate, loaded)
+
+
+def _is_valid(file: Path) -> bool:
+    """Return whether the file is a certificate that has not expired."""
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc > datetime.now(UTC)
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def _builder(

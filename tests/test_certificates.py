@@ -7,6 +7,7 @@ import ssl
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from typer.testing import CliRunner
 
+from testbed import certificates
 from testbed.certificates import CertificateError, make_certificates, make_host_certificates
 from testbed.cli import app
 from testbed.sockets import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, peer_name
@@ -155,3 +157,13 @@ def test_a_host_s_certificate_is_for_its_address_and_of_the_hosts_authority_alon
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(one["b"][AUTHORITY].encode()))
     with pytest.raises(InvalidSignature):
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(other["a"][AUTHORITY].encode()))
+
+
+@pytest.mark.local
+def test_an_expired_certificate_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as past:
+        past.setattr(certificates, "VALID", timedelta(seconds=-1))
+        made(tmp_path, "paris", "tokyo")
+    assert made(tmp_path, "paris") == ["controller", "paris"]
+    assert made(tmp_path, "paris") == []
+    assert seen_names(Tls(tmp_path / "paris"), Tls(tmp_path / "controller")) == ("controller", "paris")

@@ -22,6 +22,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -42,7 +43,8 @@ from testbed.scaleout.ssh import Ssh
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.hosts import Hosts
 
-HEAD = "head"
+#: This machine among the hosts; no host can have a name with an underscore.
+HEAD = "_head"
 
 #: The hosts file as `up` read it: `down` finds the hosts by this copy, whatever the file says by then.
 KEPT = node.FOLDER / "hosts.yaml"
@@ -66,7 +68,7 @@ ANSWER_S = 90.0
 
 #: Pings of a pair of hosts, 50 ms apart.
 PINGS = 20
-CAPACITY_S = 2
+CAPACITY_S, CONNECT_MS = 2, 5000
 
 #: The MTUs that are tried, the largest first: jumbo frames; VXLAN around packets of 1,500 bytes; Ethernet.
 MTUS = (9000, 1550, 1500)
@@ -195,7 +197,7 @@ def _bring_checkout(ssh: Ssh) -> None:
     if ssh.run(f"test -e {folder}/setup.sh && echo there || true").strip() != "there":
         ssh.run(f"umask 022; mkdir -p {folder} && tar -xz -C {folder}", _packed())
     sums = "".join(
-        f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.relative_to(ROOT)}\n" for each in _files(CODE)
+        f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.relative_to(ROOT)}\n" for each in _carried(CODE)
     )
     wrong = ssh.run(f"cd {folder} && sha256sum --check --quiet - 2>&1 | head -3 || true", sums.encode()).strip()
     if wrong:
@@ -211,15 +213,23 @@ def _files(names: tuple[str, ...]) -> Iterator[Path]:
     yield from sorted(each for each in found if "__pycache__" not in each.parts and each.suffix != ".so")
 
 
+def _carried(names: tuple[str, ...]) -> list[Path]:
+    """Return the checkout's files below these names: those that git does not ignore, or all where git is missing."""
+    listed = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", *names]
+    with suppress(FileNotFoundError):
+        done = subprocess.run(listed, capture_output=True)
+        found = sorted({ROOT / name for name in done.stdout.decode().split("\0") if name})
+        if done.returncode == 0 and found:
+            return [each for each in found if each.is_file()]
+    return list(_files(names))
+
+
 def _packed() -> bytes:
-    """Return the checkout as a compressed tar archive: the files that git tracks, or all files where git is missing."""
-    done = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z", *CODE, *BESIDE], capture_output=True)
-    tracked = [ROOT / name for name in done.stdout.decode().split("\0") if name]
+    """Return the checkout's files as a compressed tar archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for each in tracked if done.returncode == 0 and tracked else _files((*CODE, *BESIDE)):
-            if each.is_file():
-                archive.add(each, str(each.relative_to(ROOT)))
+        for each in _carried((*CODE, *BESIDE)):
+            archive.add(each, str(each.relative_to(ROOT)))
     return buffer.getvalue()
 
 
@@ -255,7 +265,11 @@ class PairFacts:
 
 
 def examine() -> tuple[list[HostFacts], list[PairFacts]]:
-    """Examine all live hosts, and each pair of them in turn. Raises CannotRun where no cluster is up."""
+    """Examine all live hosts, and each pair of them in turn.
+
+    Raises:
+        CannotRun: No cluster is up, or a host does not answer.
+    """
     with connected() as ray:
         addresses = dict(sorted(hosts_alive(ray).items()))
         # An agent ends with the last reference to it.
@@ -264,21 +278,26 @@ def examine() -> tuple[list[HostFacts], list[PairFacts]]:
             for host in addresses
         }
 
-        def answer(reference: Any) -> Any:
-            return ray.get(reference, timeout=ANSWER_S)
+        def answer(host: str, reference: Any) -> Any:
+            try:
+                return ray.get(reference, timeout=ANSWER_S)
+            except ray.exceptions.RayError as error:
+                said = str(error).strip().partition("\n")[0]
+                place = f"host {host} ({addresses[host]})"
+                raise CannotRun(f"{place} does not answer: {said}; see that it is on and reachable") from error
 
-        def clock_s(agent: Any) -> float:
-            return float(answer(agent.clock_s.remote()))
+        def clock_s(host: str) -> float:
+            return float(answer(host, agents[host].clock_s.remote()))
 
         facts = []
         for host, agent in agents.items():
-            found = answer(agent.facts.remote())
-            offset_s, bound_s = clock_offset(partial(clock_s, agent))
+            found = answer(host, agent.facts.remote())
+            offset_s, bound_s = clock_offset(partial(clock_s, host))
             facts.append(HostFacts(host, addresses[host], **found, clock_offset_s=offset_s, clock_bound_s=bound_s))
         pairs = []
         for one, other in combinations(addresses, 2):
-            answer(agents[other].listen.remote())
-            measured = answer(agents[one].measure.remote(addresses[other]))
+            answer(other, agents[other].listen.remote())
+            measured = answer(one, agents[one].measure.remote(addresses[other]))
             pairs.append(PairFacts((one, other), **measured))
         return facts, pairs
 
@@ -334,6 +353,7 @@ class HostAgent:
         least, jitter = round_trip(_output(["ping", "-n", "-q", "-c", str(PINGS + 1), "-i", "0.05", address]))
         passing = (mtu for mtu in MTUS if _passes(address, mtu))
         command = ["iperf3", "--client", address, "--port", str(MEASURE_PORT), "--time", str(CAPACITY_S), "--json"]
+        command += ["--connect-timeout", str(CONNECT_MS)]  # the kernel's own is two minutes
         found = json.loads(_output(command) or "{}")
         received = found.get("end", {}).get("sum_received", {}).get("bits_per_second")
         return {"round_trip_s": least, "jitter_s": jitter, "mtu": next(passing, None), "capacity_bps": received}

@@ -84,7 +84,7 @@ RUNS_END_S = 60.0
 
 CHAIN = "TESTBED-CLUSTER"
 
-NOT_INSTALLED = "Ray is not installed here; `./setup.sh scaleout` installs it"
+NOT_INSTALLED = "Ray is not installed here; `sudo ./setup.sh scaleout` installs it"
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Ssh:
     def of(cls, hosts: Hosts, name: str) -> Ssh:
         """Return the access to the host `name` of a hosts file."""
         host, known = hosts.by_name[name], hosts.spec.known_hosts
-        key = hosts.path(host.key) if host.key else None
+        key = hosts.path(host.key).absolute() if host.key else None  # `forwarding` runs the client in another folder
         return cls(name, host, key, hosts.path(known).resolve() if known else None)
 
     def client(self, alive_s: int = 10, alive_count: int = 6) -> list[str]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.emulation.containers.program_image import files_of
+from testbed.plugins import is_file
 from testbed.run.directory import RUNS, give_back, point_latest_at
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
@@ -33,6 +34,7 @@ from testbed.run.sweep.planned_run import PlannedRun
 from testbed.run.sweep.sweep import Watcher
 from testbed.scaleout.node import LABEL, RESOURCE, RUN_LABEL, SCRATCH, connected, end_runs, hosts_alive, read
 from testbed.spec.experiment import Experiment
+from testbed.spec.load import is_part
 from testbed.telemetry.store import write_json
 
 #: How often to look whether hosts came or went, in seconds.
@@ -46,6 +48,8 @@ MOST_LOSSES = 3
 #: The exit codes of a `testbed run` that reached a verdict or failed, rather than being refused by input or machine.
 CAME_TO_AN_END = (0, 1)
 
+#: Where a host unpacks an experiment's files.
+FILES = SCRATCH / "files"
 #: The suffix of a run's folder name until all its files are there.
 UNFINISHED = ".incoming"
 
@@ -102,9 +106,9 @@ class OnRay:
                     free = [host for host in hosts.keys() - running.keys() if rests_until_s.get(host, 0.0) <= now_s]
                     for host in sorted(free)[: len(waiting)]:
                         watcher.begin(run := waiting.popleft())
-                        bundle = Bundle.of(Experiment.load(file, run.overrides))
+                        bundle = Bundle.of(Experiment.load(file, run.overrides), run.overrides)
                         on_host = task.options(resources={RESOURCE: 1, f"host:{host}": HOST_SHARE})
-                        running[host] = run, on_host.remote(bundle, run.overrides, self._strict)
+                        running[host] = run, on_host.remote(bundle, self._strict)
                     if not running:
                         time.sleep(LOOK_S)
                         continue
@@ -162,7 +166,7 @@ class MadeRun:
     archive: bytes = b""
 
 
-def make_run(bundle: Bundle, overrides: Mapping[str, str], strict: bool) -> MadeRun:
+def make_run(bundle: Bundle, strict: bool) -> MadeRun:
     """Make a run on this host, as `testbed run` does, in a process of its own.
 
     That process is ended together with this one, and then removes all that it made.
@@ -170,10 +174,10 @@ def make_run(bundle: Bundle, overrides: Mapping[str, str], strict: bool) -> Made
     host = read().name or ""
     end_runs()  # a task that was killed with its host's connection may still be removing its network
     try:
-        file = bundle.unpack(SCRATCH / "files")
-        words = [word for field, value in overrides.items() for word in ("--set", f"{field}={value}")]
+        file = bundle.unpack(FILES)
+        words = [word for field, value in bundle.overrides.items() for word in ("--set", f"{field}={value}")]
         words += ["--strict"] if strict else []
-        process = _start([sys.executable, "-m", "testbed", "run", str(file), "--json", *words], SCRATCH)
+        process = _start([sys.executable, "-P", "-m", "testbed", "run", str(file), "--json", *words], SCRATCH)
         try:
             output, errors = process.communicate()
         except BaseException:  # the caller cancelled the run
@@ -210,20 +214,34 @@ def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[str]:
 
 @dataclass(frozen=True)
 class Bundle:
-    """An archive of an experiment's files, and the path of the experiment's own file in it."""
+    """An archive of an experiment's files, the path of the experiment's own file in it, and the values in its place."""
 
     archive: bytes
     experiment: str
+    #: The settings of the command line and the sweep, with the paths that their files have below FILES.
+    overrides: Mapping[str, str]
 
     @classmethod
-    def of(cls, experiment: Experiment) -> Bundle:
+    def of(cls, experiment: Experiment, overrides: Mapping[str, str]) -> Bundle:
         """Pack all files that an experiment names, at the same paths relative to each other.
 
-        A link to a file becomes a file of the link's name: by that name the experiment finds it.
+        A link to a file becomes a file of the link's name: by that name the experiment finds it. `overrides` are the
+        values with which the experiment was loaded.
         """
         found = [_named(each) for each in _files(experiment)]
         root = Path(os.path.commonpath([each.parent for each in found]))
-        return cls(_pack(root, found), str(_named(experiment.file).relative_to(root)))
+
+        def there(name: Any) -> Any:
+            return str(FILES / _named(Path(name)).relative_to(root)) if is_file(str(name)) else name
+
+        sync = experiment.spec.sync
+        named = {"sync.strategy": there(sync.strategy), "sync.policy": there(sync.policy)}
+        if isinstance(also := sync.options.get("also"), list):
+            named["sync.options.also"] = [there(name) for name in also]
+        moved = {
+            field: json.dumps(value) for field, value in named.items() if any(is_part(field, key) for key in overrides)
+        }
+        return cls(_pack(root, found), str(_named(experiment.file).relative_to(root)), {**overrides, **moved})
 
     def unpack(self, folder: Path) -> Path:
         """Unpack the files into `folder`, and return the path of the experiment's file."""

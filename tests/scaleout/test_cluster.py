@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
+import tarfile
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.scaleout.cluster import READINGS, clock_offset, portable_text, round_trip
+from testbed.run.errors import CannotRun
+from testbed.scaleout import cluster
+from testbed.scaleout.cluster import HEAD, READINGS, clock_offset, examine, portable_text, round_trip
+from testbed.schema import check_name
+from testbed.spec.errors import SpecError
 from testbed.spec.hosts import Hosts
 
-pytestmark = pytest.mark.pure
+pytestmark = pytest.mark.local
 
 ANSWERED = """PING 10.99.0.2 (10.99.0.2) 56(84) bytes of data.
 
@@ -71,3 +81,56 @@ def test_the_offset_is_within_its_bound_whatever_the_ways_take(ahead_s: float, w
     offset_s, bound_s = clock_offset(read_s, own_s)
     assert abs(offset_s - ahead_s) <= bound_s + 1e-9
     assert bound_s == pytest.approx(min(there + back for there, back in ways) / 2)
+
+
+def test_no_host_has_the_head_s_name(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.yaml"
+    file.write_text(yaml.safe_dump({"hosts": {"head": {"address": "10.0.0.1"}, HEAD: {"address": "10.0.0.2"}}}))
+    with pytest.raises(SpecError) as caught:
+        Hosts.load(file)
+    assert [HEAD in fault.field for fault in caught.value.faults] == [True]
+    check_name(HEAD)  # its certificate has this name
+
+
+@pytest.mark.parametrize("tool", ["git", "none"])
+def test_a_host_gets_each_file_by_which_its_checkout_is_judged(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("testbed/tracked.py", "testbed/new.py", "setup.sh", "build/left.py", "topologies/one.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / ".gitignore").write_text("build\n")
+    for words in (["init"], ["add", "testbed/tracked.py"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+    monkeypatch.setattr(cluster, "ROOT", tmp_path)
+    if tool == "none":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    judged = {str(each.relative_to(tmp_path)) for each in cluster._carried(cluster.CODE)}
+    with tarfile.open(fileobj=io.BytesIO(cluster._packed())) as archive:
+        packed = set(archive.getnames())
+    assert judged == {"testbed/tracked.py", "testbed/new.py", "setup.sh"}
+    assert packed == judged | {"topologies/one.yaml"}
+
+
+class RayError(Exception):
+    """An error of the Ray below."""
+
+
+class SilentRay:
+    """A Ray whose actors never answer."""
+
+    exceptions = SimpleNamespace(RayError=RayError)
+
+    def remote(self, **_: object) -> Callable[[type], object]:
+        actor = SimpleNamespace(facts=SimpleNamespace(remote=lambda: "asked"))
+        return lambda _: SimpleNamespace(remote=lambda: actor)
+
+    def get(self, _: object, timeout: float) -> object:
+        raise RayError(f"no answer in {timeout:g} s")
+
+
+def test_a_host_that_does_not_answer_the_doctor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "connected", lambda: nullcontext(SilentRay()))
+    monkeypatch.setattr(cluster, "hosts_alive", lambda _: {"north": "10.0.0.1"})
+    with pytest.raises(CannotRun, match=r"north \(10\.0\.0\.1\).*no answer"):
+        examine()

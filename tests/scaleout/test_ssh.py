@@ -14,7 +14,7 @@ import pytest
 
 from testbed.run.errors import CannotRun
 from testbed.scaleout.ssh import Ssh
-from testbed.spec.hosts import Host
+from testbed.spec.hosts import Host, Hosts
 from tests.waiting import until
 
 #: The messages of OpenSSH 9.2.
@@ -168,3 +168,12 @@ def test_a_server_that_answers_nothing_is_given_up(
     (tmp_path / "ssh").write_text(f"#!/bin/sh\n{client}\n")
     with pytest.raises(CannotRun, match=r"^a: "), ssh().forwarding({Path("/run/s/0"): Path("w0")}, tmp_path):
         pass
+
+
+@pytest.mark.pure
+def test_a_key_named_from_the_hosts_file_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hosts.yaml").write_text("hosts: {a: {address: 10.0.0.1, key: keys/id}, b: {address: 10.0.0.2}}")
+    assert Ssh.of(Hosts.load(Path("hosts.yaml")), "a").key == tmp_path / "keys/id"

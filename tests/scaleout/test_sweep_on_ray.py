@@ -179,7 +179,7 @@ def test_an_experiment_is_the_same_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     experiments.write(tmp_path / "here")
     experiment = Experiment.load(tmp_path / "here" / "experiment.yaml", {})
-    file = Bundle.of(experiment).unpack(tmp_path / "there")
+    file = Bundle.of(experiment, {}).unpack(tmp_path / "there")
     assert hash_of(Experiment.load(file, {})) == hash_of(experiment)
 
 
@@ -203,12 +203,32 @@ def test_links_and_all_files_of_an_image_travel_with_a_program(tmp_path: Path, i
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "exp/src/train.py").symlink_to("versions/two.py")
-    there = Bundle.of(Experiment.load(tmp_path / "exp/e.yaml")).unpack(tmp_path / "there")
+    there = Bundle.of(Experiment.load(tmp_path / "exp/e.yaml"), {}).unpack(tmp_path / "there")
     wanted = ["src/train.py", "src/versions/two.py", "t.yaml"]
     of_image = ["more.txt", "project/pyproject.toml", "requirements.txt"]
     wanted += of_image if image == "requirements.txt" else ["../image/Dockerfile", "../image/lib.py"]
     for name in wanted:
         assert (there.parent / name).read_text() == (tmp_path / "exp" / name).read_text(), name
+
+
+@pytest.mark.pure
+def test_a_policy_s_file_of_the_command_line_is_found_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exp").mkdir()
+    experiments.write(tmp_path / "exp")
+    (tmp_path / "mine.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep_on_ray, "FILES", tmp_path / "there")
+    overrides = {"sync.policy": "./mine.py", "train.rounds": "3"}
+    bundle = Bundle.of(Experiment.load(tmp_path / "exp/experiment.yaml", overrides), overrides)
+    file = bundle.unpack(tmp_path / "there")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    there = Experiment.load(file, bundle.overrides)
+    assert Path(there.spec.sync.policy) == tmp_path / "there/mine.py"
+    assert Path(there.spec.sync.policy).exists()
+    assert there.spec.own_train.rounds == 3
 
 
 @pytest.mark.pure

@@ -42,16 +42,18 @@ from typing import Any, Literal, Self
 
 from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.containers import engine
-from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.containers.fleet import ContainerDied, ContainerRequest, Fleet
 from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.host.budget import Budget, known_budget
 from testbed.emulation.links.links import Observer
 from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.network.holders import Holders, Namespaces, idle_requests
+from testbed.emulation.network.namespace import held_by
 from testbed.emulation.network.network import Network
 from testbed.emulation.network.share import OWN, Share
 from testbed.emulation.network.swap import SwapTransaction
+from testbed.emulation.network.wiring import needs_single_frames
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.shaping import Shaper
 from testbed.emulation.shaping.base import distorted_by_offload
@@ -217,6 +219,9 @@ class HostPart(Testbed):
             return  # the swap never began here, so there is nothing to undo
         match step:
             case "build":
+                assert topology is not None
+                if any(map(needs_single_frames, topology.links.values())):
+                    self.network.use_single_frames()  # also for links that begin on other hosts
                 self._swap.build()
             case "move routes":
                 self._swap.move_routes()
@@ -374,10 +379,19 @@ class SplitHost:
         return self.fleet.running() if hasattr(self, "fleet") else {}
 
     def restart(self, request: ContainerRequest) -> ProcessIdentity:
-        """Replace a worker's container on the network, and return the new container's first process."""
-        first = self.fleet.restart(request)
-        self.part.network.leave([request.worker.name])
-        self.part.network.join({request.worker.name: first})
+        """Replace a worker's container on the network, and return the new container's first process.
+
+        Raises:
+            ContainerDied: The new container ended before it was on the network.
+        """
+        first, worker = self.fleet.restart(request), request.worker.name
+        try:
+            self.part.network.leave([worker])
+            self.part.network.join({worker: first})
+        except (OSError, RuntimeError) as error:
+            if held_by(first.pid):
+                raise
+            raise ContainerDied(f"{worker} ended before it was on the network") from error
         return first
 
     def sample(self) -> dict[str, Any]:

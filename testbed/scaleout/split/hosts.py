@@ -23,6 +23,8 @@ from testbed.scaleout.split.cut_links import HostsNetwork, Pair
 from testbed.scaleout.split.host import HostPath, received
 from testbed.scaleout.split.probes import ClockEstimate, ClockSample, Prober, best_of_stretches, estimate
 
+#: The time for a host to connect and to begin, in seconds: what its shell prints may look like the start of an answer.
+BEGIN_S = 120.0
 #: The time limit of a step, in seconds. The longest builds a worker image, and may load packages over a slow network.
 STEP_S = 3600.0
 #: The time for a host to remove its part, in seconds; `testbed network clean` finds the rest by its label.
@@ -54,7 +56,11 @@ class HostProcess:
         self._reader = threading.Thread(target=self._read, name=f"host {name}", daemon=True)
         self._reader.start()
         try:
-            self.submit("", name, *arguments).result()
+            self.submit("", name, *arguments).result(BEGIN_S)
+        except TimeoutError:
+            self.close()
+            remedy = "see that a command over SSH prints nothing of its own: `ssh HOST true`"
+            raise HostLost(f"{name} did not begin within {BEGIN_S:g} s; {remedy}", host=name) from None
         except BaseException:
             self.close()
             raise
@@ -79,17 +85,20 @@ class HostProcess:
         self._reader.join()
 
     def _read(self) -> None:
+        why = "its process has ended, or the connection to it is cut"
         with self._answers:
-            for number, succeeded, value in received(self._answers):
-                with self._lock:
-                    done = self._waiting.pop(number)
-                if succeeded:
-                    done.set_result(value)
-                else:
-                    done.set_exception(value)
+            try:
+                for number, succeeded, value in received(self._answers):
+                    with self._lock:
+                        done = self._waiting.pop(number)
+                    if succeeded:
+                        done.set_result(value)
+                    else:
+                        done.set_exception(value)
+            except Exception as error:  # pickle raises any
+                why = f"its answer can't be read ({error!r}); see that it has this version of the program"
         with self._lock:
-            text = f"{self.name} is lost: its process has ended, or the connection to it is cut"
-            self._lost = HostLost(text, host=self.name)
+            self._lost = HostLost(f"{self.name} is lost: {why}", host=self.name)
             for done in self._waiting.values():
                 done.set_exception(self._lost)
             self._waiting.clear()

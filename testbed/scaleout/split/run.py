@@ -58,9 +58,9 @@ class Machine(NamedTuple):
     def command(self) -> list[str]:
         """The command that starts the process for the host's part."""
         if self.ssh is None:
-            return [sys.executable, "-m", MODULE]
+            return [sys.executable, "-P", "-m", MODULE]
         folder = self.ssh.host.folder
-        there = ("env", f"--chdir={folder}", f"{folder}/.venv/bin/python", "-m", MODULE)
+        there = ("env", f"--chdir={folder}", f"{folder}/.venv/bin/python", "-P", "-m", MODULE)
         return [*self.ssh.client(alive_s=5, alive_count=3), *self.ssh.as_root, *there]
 
 

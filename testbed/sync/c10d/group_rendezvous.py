@@ -121,7 +121,7 @@ _POLL_S = 0.05
 
 REMEDY = (
     "set TESTBED_CONTROLLER to a controller's address, or install on rank 0's machine the programs that start one: "
-    "pip install '.[emulate]', and a C compiler"
+    "pip install '.[sync,controller]', and a C compiler"
 )
 
 

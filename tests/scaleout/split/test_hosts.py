@@ -79,3 +79,19 @@ def test_what_is_kept_of_a_clock_and_a_path_does_not_grow_by_each_probe(monkeypa
     assert best_of_stretches(path.samples) == best_of_stretches(hosts.all)
     assert path.sent == len(hosts.all) and len(path.samples) <= 2 * SECONDS
     assert all("bytes" not in one for one in samples._seen["north"])
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("prints", "said"),
+    [
+        ("echo Welcome to this host; cat >/dev/null", "ssh HOST true"),  # the start of an answer of 1.4 GB
+        (r"printf '\0\0\0\4????'; cat >/dev/null", "version"),
+    ],
+)
+def test_a_host_that_does_not_answer_as_one_is_lost_and_the_remedy_said(
+    prints: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEGIN_S", 0.5)
+    with pytest.raises(HostLost, match=said):
+        HostProcess("north", ["sh", "-c", prints], LOOPBACK, b"0123456789abcdef")
