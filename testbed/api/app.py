@@ -265,9 +265,19 @@ def _add_stream(app: FastAPI, feed: StateFeed) -> None:
                 heard.cancel()
 
 
+class PageFiles(StaticFiles):
+    """The page's files. A browser asks each time whether one changed: another version may serve at the same port."""
+
+    def file_response(self, *given: Any, **named: Any) -> Response:
+        """Return a file, or the answer that it has not changed."""
+        response = super().file_response(*given, **named)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
 def _add_page(app: FastAPI) -> None:
     """Add the page's files. They fetch nothing from other servers, and the policy forbids it."""
-    app.mount("/page", StaticFiles(directory=PAGE))
+    app.mount("/page", PageFiles(directory=PAGE))
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:

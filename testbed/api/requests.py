@@ -128,7 +128,7 @@ class ForcePolicy(HttpRequest):
 
 
 class ForcePlan(HttpRequest):
-    """Put a plan in force, in the form of `GET /plans` and a run's `plans/`; its members must be the run's."""
+    """Put a plan in force, as a run's `plans/` and `plan` of `GET /plans` have it; its members must be the run's."""
 
     ROUTE = ("PUT", "/plan")
     REFUSED = NOTHING_TRAINS.format("a plan is for")

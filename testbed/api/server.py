@@ -112,6 +112,7 @@ class ApiServer:
         server = uvicorn.Server(config)
 
         def end() -> None:
+            asyncio.get_running_loop().remove_reader(self._end)  # it stays readable
             server.should_exit = True
 
         asyncio.get_running_loop().add_reader(self._end, end)

@@ -93,9 +93,10 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     rounds = _rounds(reports, began)
     seconds = max([sampled_s, *(one["finished_s"] for one in rounds[-1:])])
     samples = _one_a_step(samples, seconds / steps)
-    workers = sorted({report.member for report in reports})
     links = await_links()
     summary, topologies = _whole(path / "summary.json") or {}, _topologies(manifest)
+    # Programs without a controller report no rounds, nor do members whose run failed before the first.
+    workers = sorted({report.member for report in reports} or _declared_workers(manifest, topologies))
     events = _since(path / "events.jsonl", began)
     return {
         "network": _overview(path, manifest),
@@ -143,6 +144,15 @@ def _topologies(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if isinstance(value, dict) and isinstance(value.get("sites"), dict):
             found[name] = value
     return found
+
+
+def _declared_workers(manifest: Mapping[str, Any], topologies: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of the workers in the topology's file; none where the run did not keep the file."""
+    own = str(manifest["spec"].get("topology"))
+    found = (topology["sites"] for name, topology in topologies.items() if name.endswith(own))
+    sites: Mapping[str, Any] = next(found, {})
+    counts = {name: site.get("workers") for name, site in sites.items() if isinstance(site, dict)}
+    return [f"{name}-w{n}" for name, count in counts.items() if isinstance(count, int) for n in range(count)]
 
 
 def _sites(
@@ -272,6 +282,8 @@ def _plans(path: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str,
         at_s = swap["active_s"] if swap and swap.get("active_s") is not None else first.get(plan["epoch"])
         if at_s is not None:
             begin = 0.0 if not plans else at_s
+            if plans and swap is None:  # a run that did not finish has no record of its swaps
+                swap = {"kind": "plan", "epoch": plan["epoch"], "active_s": at_s}
             plans[str(plan["epoch"])] = {"plan": plan, "swap": swap, "active_s": begin}
     return plans
 
@@ -378,7 +390,8 @@ class RecordedRun(Subject):
 
     def state(self) -> State:
         """Return the network, its sites and hosts; a recording has no live links."""
-        return self._known | {"links": {}}
+        there = {"address": "", "pid": 0, "start_ticks": None, "running": False}
+        return self._known | {"links": {}, "hosts": {name: there | host for name, host in self._known["hosts"].items()}}
 
     def status(self) -> NetworkStatus:
         """Return the run's overview, without hosts and links."""

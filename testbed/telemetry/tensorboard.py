@@ -53,7 +53,7 @@ def write_scalars(file: BinaryIO, began_s: float, scalars: Iterable[Scalar]) -> 
     """Write a whole file: its version, then the scalars in order."""
     file.write(_record(_time(began_s) + _bytes(3, FILE_VERSION.encode())))
     for one in scalars:
-        value = _bytes(1, one.tag.encode()) + _key(2, _FIXED_32) + struct.pack("<f", one.value)
+        value = _bytes(1, one.tag.encode()) + _key(2, _FIXED_32) + _float(one.value)
         file.write(_record(_time(one.at_s) + _key(2, _VARINT) + _varint(one.step) + _bytes(5, _bytes(1, value))))
 
 
@@ -64,6 +64,14 @@ def _record(event: bytes) -> bytes:
 
 def _time(at_s: float) -> bytes:
     return _key(1, _FIXED_64) + struct.pack("<d", at_s)
+
+
+def _float(value: float) -> bytes:
+    """Return a value as the format's float of 32 bits; infinity where that has no room for it."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", math.copysign(math.inf, value))
 
 
 def _bytes(number: int, content: bytes) -> bytes:

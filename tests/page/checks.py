@@ -347,6 +347,37 @@ def test_what_is_planned_counts_both_directions_of_a_tree(recording: Path, brows
     check_quiet(tab)
 
 
+def imported(tab: Tab, module: str, asked: str) -> object:
+    """Return what a function of `page`, one of the page's modules, returns in the tab."""
+    return tab.value(f"import('/page/{module}').then(page => ({asked}))")
+
+
+def test_sites_near_each_other_are_drawn_in_the_middle_of_the_map(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    towns = {"amsterdam": [52.4, 4.9], "rotterdam": [51.9, 4.5]}
+    for names in (["amsterdam", "rotterdam"], ["amsterdam"]):
+        state = {"sites": {name: {"position": towns[name]} for name in names}, "links": {}}
+        asked = f"[...page.placesOf({json.dumps(state)}, {json.dumps(names)}, 700, 576).places.values()]"
+        places = imported(tab, "places.js", asked)
+        assert isinstance(places, list) and len(places) == len(names)
+        assert all(isinstance(x, int | float) and 0 < x < 700 and 0 < y < 576 for x, y in places), places
+
+
+def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]
+    assert imported(tab, "units.js", "[2e12, 999999].map(page.rate)") == ["2000 Gbit/s", "1.00 Mbit/s"]
+
+
+def test_traffic_of_a_removed_link_and_of_a_later_moment_does_not_count(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    counts = ["page.count({x: {bytes: 0}}, 0)", "page.count({x: {bytes: 1e6}}, 1)"]
+    for then in ("page.count({}, 2)", "page.count({x: {bytes: 0}}, 3)"):
+        asked = f"[{', '.join([*counts, then])}, page.carried('x') ?? null].at(-1)"
+        assert imported(tab, "use.js", asked) is None
+    assert imported(tab, "use.js", f"[{', '.join(counts)}, page.carried('x')].at(-1)") == 8e6
+
+
 @pytest.mark.parametrize("width", [360, 1000, 1280, 1600])
 def test_no_figure_runs_over_its_tile(recording: Path, browser: Browser, width: int) -> None:
     tab = recorded_page(browser, recording)
@@ -428,3 +459,8 @@ def test_without_the_token_the_page_says_how_to_get_in(network: Standing, browse
     tab = browser.tab()
     tab.open(found[0])
     tab.until("document.getElementById('alert')?.textContent.includes('open the link to the page again')")
+    entry = (label.state_folder(network.name) / "page.html").read_text()
+    token = re.search(r"#token=[\w-]+", entry)
+    assert token
+    tab.value(f"location.hash = {json.dumps(token[0])}")
+    tab.until("document.querySelectorAll('[data-link]').length > 0 && location.hash === ''")

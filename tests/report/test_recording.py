@@ -15,6 +15,7 @@ from testbed.api.client import ApiClient, RequestRefused
 from testbed.api.server import ApiServer
 from testbed.report.recording import RecordedRun, fork, recording_of
 from testbed.report.run_files import NotARun
+from testbed.spec.load import parse_yaml
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run
 
 
@@ -155,6 +156,19 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     after = recording_of(run)
     assert after["verdict"]["verdict"] == "unfinished"
     assert {**after, "verdict": None, "plans": None} == {**before, "verdict": None, "plans": None}
+    in_force = {epoch: (plan["swap"] or {}).get("active_s") for epoch, plan in after["plans"].items()}
+    assert in_force == {epoch: plan["active_s"] or None for epoch, plan in after["plans"].items()}
+
+
+@pytest.mark.pure
+def test_the_workers_of_a_run_without_rounds_are_those_of_its_topology(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run")
+    (run / "rounds.jsonl").write_text("")
+    spec = {"topology": "../topologies/quickstart.yaml", "train": {"rounds": 160}, "sync": {"policy": "mst"}}
+    recording = recording_with(run, spec=spec, inputs={"experiments/../topologies/quickstart.yaml": TOPOLOGY})
+    declared = {name: site.get("workers", 0) for name, site in parse_yaml(TOPOLOGY)["sites"].items()}
+    assert {name: len(site["workers"]) for name, site in recording["sites"].items() if name in declared} == declared
+    assert len(recording["hosts"]) == sum(declared.values()) > 0
 
 
 @pytest.mark.pure
@@ -179,6 +193,8 @@ def test_a_recording_is_asked_and_not_changed(run: Path, tmp_path: Path) -> None
     with ApiServer(RecordedRun(run), tmp_path / "view.sock"):
         client = ApiClient(tmp_path / "view.sock", "the recording")
         assert client.status()["kind"] == "recording"
+        for part in ("sites", "workers", "links", "traffic", "events", "training", "plans", "rounds", "decisions"):
+            client._ask("GET", f"/{part}")
         with pytest.raises(RequestRefused):
             client.change_link("toronto->tokyo", {"up": False})
 

@@ -79,3 +79,11 @@ def test_no_file_is_too_broken_to_be_read(content: bytes, tmp_path_factory: pyte
     file = tmp_path_factory.getbasetemp() / "tfevents"
     file.write_bytes(struct.pack("<QI", len(content), 0) + content + bytes(4))
     list(read_figures(file))
+
+
+def test_a_value_beyond_the_format_s_floats_is_infinite_and_hides_no_other(tmp_path: Path) -> None:
+    file = tmp_path / tensorboard.file_name(0.0)
+    with file.open("wb") as stream:
+        write_scalars(stream, 0.0, [Scalar("ppl", 1, 1.0, 1e40), Scalar("loss", 1, 1.0, 2.0)])
+    assert b"ppl" in file.read_bytes()
+    assert [figures.values["loss"] for figures in read_figures(file) if "loss" in figures.values] == [2.0]

@@ -5,6 +5,7 @@ if (inLink) {
   sessionStorage.setItem("token", inLink);
   history.replaceState(null, "", location.pathname); // out of the address bar, and of what is copied from there
 }
+addEventListener("hashchange", () => location.reload()); // the link was opened again in this tab
 export const token = sessionStorage.getItem("token") ?? "";
 
 export class ApiError extends Error {

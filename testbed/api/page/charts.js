@@ -2,7 +2,7 @@
 // one link.
 
 import { named, onScheme } from "./colors.js";
-import { at, element } from "./dom.js";
+import { at, element, write } from "./dom.js";
 
 const HEIGHT = 150, LINK_HEIGHT = 96, MOST_POINTS = 2000;
 
@@ -52,6 +52,12 @@ const figure = value => Number(value.toPrecision(3)).toString();
 
 const newBox = () => at("charts").appendChild(element("div", "", "chart"));
 
+/** The chart of a figure that programs print, with the heading that says which program's values it has. */
+function newPrinted(name) {
+  const box = newBox(), title = box.appendChild(element("h3", ""));
+  return { box, title, plot: chart(box, "", [name], figure) };
+}
+
 /** Thin out a list to at most MOST_POINTS entries, more than can be seen. */
 function thinned(list) {
   const every = Math.max(1, Math.ceil(list.length / MOST_POINTS));
@@ -69,34 +75,44 @@ export class Charts {
   /** `passed` holds the times since `zero`, and the traffic over all links in bit/s. */
   show(state, zero, passed) {
     const rounds = Object.values(state.rounds ?? {});
-    if (rounds.length) this.#showRounds(rounds, zero);
+    if (rounds.length || this.#rounds) this.#showRounds(rounds, zero);
     this.#showPrinted(Object.values(state.curves ?? {}), zero);
     this.#passed ??= chart(newBox(), "Traffic over all links, Mbit/s", ["traffic"], brief);
     this.#passed.setData([passed[0], passed[1].map(bps => bps / 1e6)]);
   }
 
-  /** Each figure as the first program that printed it did. */
+  /** Each figure as one program printed it: the first, until none of its values is among the newest that are kept. */
   #showPrinted(records, zero) {
     const curves = {};
     for (const { at_s, program, values } of records) {
       for (const [name, value] of Object.entries(values)) {
-        const curve = curves[name] ??= { program, points: [] };
-        if (curve.program === program) curve.points.push([at_s - zero, value]);
+        const programs = curves[name] ??= new Map();
+        if (!programs.has(program)) programs.set(program, []);
+        programs.get(program).push([at_s - zero, value]);
       }
     }
-    const drawn = Object.entries(curves).filter(([, { points }]) => points.length > 1)
-      .sort(([, one], [, other]) => other.points.length - one.points.length)
+    const chosen = Object.entries(curves).map(([name, programs]) => {
+      const before = this.#printed[name]?.program;
+      const program = programs.has(before) ? before : programs.keys().next().value;
+      return { name, program, points: programs.get(program) };
+    });
+    const drawn = chosen.filter(({ points }) => points.length > 1)
+      .sort((one, other) => other.points.length - one.points.length)
       .slice(0, MOST_CURVES);
-    for (const [name, { program, points }] of drawn) {
-      this.#printed[name] ??= chart(newBox(), `${name}, printed by ${program}`, [name], figure);
+    for (const { name, program, points } of drawn) {
+      const printed = this.#printed[name] ??= newPrinted(name);
+      printed.program = program;
+      write(printed.title, `${name}, printed by ${program}`);
       const some = thinned(points);
-      this.#printed[name].setData([some.map(([at]) => at), some.map(([, value]) => value)]);
+      printed.plot.setData([some.map(([at]) => at), some.map(([, value]) => value)]);
     }
+    const names = new Set(drawn.map(({ name }) => name));
+    for (const [name, { box }] of Object.entries(this.#printed)) box.hidden = !names.has(name);
   }
 
   #showRounds(rounds, zero) {
     at("round-meaning").hidden = false;
-    const newest = `${rounds.length}/${rounds.at(-1).round}`;
+    const newest = `${rounds.length}/${rounds.at(-1)?.round}`;
     if (newest === this.#shown) return;
     this.#shown = newest;
     this.#rounds ??= chart(newBox(), "Seconds per round", ["round"], brief);

@@ -51,8 +51,9 @@ export class NetworkView {
   show(state) {
     this.state = state;
     const names = Object.keys(state.sites ?? {}).sort();
+    const drawn = names.map(name => [name, state.sites[name].label, state.sites[name].position]);
     const counts = names.map(name => state.sites[name].workers.length);
-    const key = JSON.stringify([names, counts, Object.keys(state.links ?? {}).length, this.#size]);
+    const key = JSON.stringify([drawn, counts, Object.keys(state.links ?? {}).length, this.#size]);
     const moved = key !== this.#key;
     if (moved) {
       this.#key = key;

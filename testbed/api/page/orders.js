@@ -45,7 +45,8 @@ function parsed(text) {
 export function offerOrders({ network, sites = {}, training = {} }, over) {
   at("pause").hidden = over || !network.replay.links;
   at("pause").textContent = network.replay.paused ? "Continue traces" : "Pause traces";
-  at("stop").hidden = at("undo").hidden = at("add-form").hidden = over;
+  at("stop").hidden = at("undo").hidden = over;
+  at("add-form").hidden = over || network.kind === "controller";
   offerSites(Object.keys(sites).sort());
   at("policy-form").hidden = at("plan-from-file").hidden = over || !training.policy;
 }

@@ -94,6 +94,7 @@ export class Past {
       decisions: until("decisions", decision => decision.at_s),
       rounds: until("rounds", round => round.finished_s),
       plans: until("plans", activated),
+      curves: until("curves", record => record.at_s),
     };
   }
 

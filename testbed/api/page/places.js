@@ -25,7 +25,12 @@ function onMap(state, names, room) {
   const points = { type: "MultiPoint", coordinates };
   const projection = d3.geoNaturalEarth1().rotate([-middleOf(coordinates.map(([longitude]) => longitude)), 0]);
   projection.fitExtent(room, points);
-  if (projection.scale() > LARGEST_SCALE) projection.scale(LARGEST_SCALE);
+  if (!(projection.scale() <= LARGEST_SCALE)) { // infinite where all sites are at one place
+    projection.scale(LARGEST_SCALE).translate([0, 0]);
+    const [[left, top], [right, bottom]] = d3.geoPath(projection).bounds(points);
+    const [[x, y], [u, v]] = room;
+    projection.translate([(x + u - left - right) / 2, (y + v - top - bottom) / 2]);
+  }
   const outline = coast().then(land => d3.geoPath(projection)(land));
   const drawn = movedApart(coordinates.map(projection));
   return { places: new Map(names.map((name, place) => [name, drawn[place]])), outline };

@@ -8,14 +8,17 @@ function prefixed(value, unit) {
   if (value == null) return NOTHING;
   const rounded = Number(value.toPrecision(3));  // 999,999 is 1.00 M
   const [factor, prefix] = PREFIXES.find(([least]) => rounded >= least) ?? [1, ""];
-  return `${prefix ? (value / factor).toPrecision(3) : Math.round(value)} ${prefix}${unit}`;
+  return `${prefix ? figures(value / factor) : Math.round(value)} ${prefix}${unit}`;
 }
+
+/** Three figures, without an exponent above 999. */
+const figures = value => value >= 100 ? Math.round(value).toString() : value.toPrecision(3);
 
 export const rate = bps => prefixed(bps, "bit/s");
 export const size = bytes => prefixed(bytes, "B");
 
 /** In Mbit/s, where a heading says so. */
-export const mbit = bps => bps == null ? NOTHING : (bps / 1e6).toPrecision(3);
+export const mbit = bps => bps == null ? NOTHING : figures(bps / 1e6);
 
 export const delay = s => s == null ? NOTHING : `${(1e3 * s).toFixed(s < 0.01 ? 2 : 1)} ms`;
 export const share = part => part == null ? NOTHING : `${(100 * part).toPrecision(3)} %`;

@@ -9,11 +9,17 @@ const used = new Map();
  * was made anew.
  */
 export function count(traffic, at) {
+  for (const name of before.keys()) {
+    if (name in traffic) continue; // a swap removed the link
+    before.delete(name);
+    used.delete(name);
+  }
   for (const [name, { bytes }] of Object.entries(traffic)) {
     const earlier = before.get(name);
     const apart = earlier ? at - earlier.at : 0;
     const grew = earlier && bytes >= earlier.bytes;
     if (grew && apart > 0 && apart < LEAST_S) continue;
+    if (earlier && !grew) used.delete(name);
     if (grew && apart >= LEAST_S) used.set(name, 8 * (bytes - earlier.bytes) / apart);
     before.set(name, { at, bytes });
   }
