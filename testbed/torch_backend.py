@@ -19,7 +19,7 @@ NAME = "wan"
 #: The environment variable that gives scripts the backend NAME where they ask for gloo.
 VARIABLE = "TESTBED_BACKEND"
 #: The command that starts a controller, for process groups whose environment names none.
-CONTROLLER = (sys.executable, "-m", "testbed.controller.standalone")
+CONTROLLER = (sys.executable, "-P", "-m", "testbed.controller.standalone")
 
 log = logging.getLogger(__name__)
 

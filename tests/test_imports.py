@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "certificates": {"errors", "sockets", "schema", "atomic_file"},
     "protocol": {"schema"},
     "workload": set(),
-    "starts": {"errors", "atomic_file"},
+    "starts": {"errors", "atomic_file", "planning"},
     "scheme_autoload": {"schemes"},
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
     "trace": {"errors", "link", "atomic_file"},
@@ -79,6 +79,7 @@ ARROWS: dict[str, set[str]] = {
     "scaleout": {
         *("errors", "run", "controller", "emulation", "telemetry", "spec", "link", "sockets", "certificates", "schema"),
         "atomic_file",
+        "plugins",
     },
     "report": {
         "errors",
@@ -303,3 +304,9 @@ def imports_at_top(module: Path) -> set[str]:
     tree = tree_of(module)
     loaded = [node for node in tree.body if isinstance(node, ast.ImportFrom | ast.Import)]
     return {name for node in loaded for _, name in imports_in(ast.unparse(node), module.relative_to(PACKAGE.parent))}
+
+
+def test_no_module_of_the_caller_s_folder_is_loaded_in_place_of_a_library_s() -> None:
+    """`python -m` looks in the current folder first: another user may write there, and root calls the testbed."""
+    unsafe = re.compile(r'(sys\.executable|/python"), "-m"')
+    assert violations(lambda module: unsafe.findall(module.read_text(encoding="utf-8"))) == {}

@@ -50,7 +50,7 @@ class ControllerProcess:
         self._log = (self._run / "logs" / "controller.log").open("wb")
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "testbed.controller"),
+                *(sys.executable, "-P", "-m", "testbed.controller"),
                 *("--sockets", str(self.control), "--owner", str(self._folder / OWNER)),
                 *("--spec", str(spec), "--out", str(self._run)),
             ],

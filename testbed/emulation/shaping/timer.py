@@ -73,7 +73,7 @@ class Timer:
         with theirs:
             # In a session of its own, so that Ctrl-C in the terminal does not end it.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "testbed.emulation.shaping.timekeeper", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "testbed.emulation.shaping.timekeeper", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
