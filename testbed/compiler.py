@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -34,9 +35,9 @@ def library(room: str) -> ctypes.CDLL:
 
 
 def compile_c(sources: Sequence[Path], flags: Sequence[str], binary: Path) -> Path:
-    """Return `binary`, compiled from `sources` unless sources and flags are unchanged.
+    """Return `binary`, compiled from `sources` unless sources, flags, kind of machine and C library are unchanged.
 
-    The digest of both lies beside the binary, so a checkout that only touches the files' times compiles nothing. The
+    The digest of them lies beside the binary, so a checkout that only touches the files' times compiles nothing. The
     compiler writes to another name and the result is moved into place, so a running binary keeps its file. Headers
     among the sources count for the digest alone.
 
@@ -44,7 +45,8 @@ def compile_c(sources: Sequence[Path], flags: Sequence[str], binary: Path) -> Pa
         CompilerError: No compiler is installed, or it failed.
     """
     text = b"".join(file.read_bytes() for file in sources)
-    digest = hashlib.sha256(text + " ".join(flags).encode()).hexdigest()
+    made_for = (*flags, platform.machine(), *platform.libc_ver())
+    digest = hashlib.sha256(text + " ".join(made_for).encode()).hexdigest()
     stamp = binary.with_suffix(".sha256")
     if binary.exists() and stamp.exists() and stamp.read_text() == digest:
         return binary

@@ -45,8 +45,11 @@ def presets(kind: str) -> Iterator[Path]:
 
 
 def preset_or_file(kind: str, path: Path) -> Path:
-    """Return the preset's file where `path` is the name of a preset of this kind and no file; else `path`."""
-    if len(path.parts) == 1 and not path.suffix and not path.exists():
+    """Return the preset's file where `path` is the name of a preset of this kind and of no file; else `path`.
+
+    A folder of that name may be there: it holds no experiment and no topology.
+    """
+    if len(path.parts) == 1 and not path.suffix and (path.is_dir() or not path.exists()):
         preset = SHARE / PRESETS[kind] / f"{path.name}.yaml"
         if preset.exists():
             return preset

@@ -25,6 +25,9 @@ def test_a_preset_is_found_by_its_name(kind: str) -> None:
 def test_a_file_of_the_users_goes_before_a_preset_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert preset_or_file("topology", Path("quickstart")) == SHARE / "topologies" / "quickstart.yaml"
+    Path("quickstart").mkdir()  # a copy of a run, say
+    assert preset_or_file("topology", Path("quickstart")) == SHARE / "topologies" / "quickstart.yaml"
+    Path("quickstart").rmdir()
     Path("quickstart").write_text("")
     assert preset_or_file("topology", Path("quickstart")) == Path("quickstart")
 

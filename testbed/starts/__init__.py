@@ -52,9 +52,12 @@ def new_policy(name: str, folder: Path) -> list[Path]:
         FileExistsError: The file is there already.
         StartError: A policy of the project has the name.
     """
+    from testbed.planning import policy_names  # slow to import, and of use here alone
+
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     policies = PACKAGE / "planning" / "policies"
-    if keyword.iskeyword(name) or (policies / f"{name}.py").exists() or (policies / name).exists():
+    taken = name in policy_names() or (policies / f"{name}.py").exists() or (policies / name).exists()
+    if _is_keyword(name) or taken:
         raise StartError(
             f"{name!r} is a policy of the project or a keyword of Python\n"
             "    write instead: a policy name that is not taken"
@@ -103,8 +106,17 @@ KINDS: Mapping[str, Callable[[str, Path], list[Path]]] = {
 
 
 def _start(file: str, name: str, **more: str) -> str:
-    class_name = "".join(part.capitalize() for part in name.split("_"))
-    return Template((HERE / file).read_text(encoding="utf-8")).substitute(name=name, class_name=class_name, **more)
+    text = Template((HERE / file).read_text(encoding="utf-8"))
+    return text.substitute(name=name, class_name=_class_name(name), **more)
+
+
+def _class_name(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _is_keyword(name: str) -> bool:
+    """Return whether Python takes the name, or that of its class (None, True, False), for a word of its own."""
+    return keyword.iskeyword(name) or keyword.iskeyword(_class_name(name))
 
 
 def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
@@ -115,7 +127,7 @@ def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
 def _check_module(name: str, room: Path, registry: Path) -> None:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
     taken = (room / name).exists() or (room / f"{name}.py").exists()
-    if taken or keyword.iskeyword(name) or f'"{name}"' in registry.read_text(encoding="utf-8"):
+    if taken or _is_keyword(name) or f'"{name}"' in registry.read_text(encoding="utf-8"):
         raise StartError(
             f"{name!r} is a module or a scheme in {room} already, or a keyword of Python\n"
             "    write instead: a scheme name that is not taken"

@@ -95,7 +95,9 @@ def test_an_experiment_comes_with_its_network(folder: Path) -> None:
         (["scheme", "my-scheme"], "'my-scheme'"),
         (["scheme", "hop"], "'hop'"),
         (["scheme", "class"], "'class'"),
+        (["scheme", "none"], "'none'"),  # its class would be None
         (["policy", "cpn"], "'cpn'"),
+        (["policy", "blueconnect"], "'blueconnect'"),  # registered by the module of another policy
         (["policy", "class"], "'class'"),
     ],
 )
