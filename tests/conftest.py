@@ -40,6 +40,19 @@ GUARD = PurityGuard()
 
 
 @pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Use a registry that forgets the policies that a test loads."""
+    from testbed import plugins  # slow to import, and of use to few tests
+    from testbed.planning.policy import REGISTRY
+
+    before = dict(REGISTRY)
+    monkeypatch.setattr(plugins, "_LOADED", {})
+    yield
+    REGISTRY.clear()
+    REGISTRY.update(before)
+
+
+@pytest.fixture
 def signal_handlers() -> Iterator[None]:
     """Restore the signal handlers after the test, since an interrupted program goes on ignoring signals."""
     before = {number: signal.getsignal(number) for number in NUMBERS}

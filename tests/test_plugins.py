@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import docker  # noqa: F401 (it makes a socket as it is imported, which a pure test may not)
@@ -24,19 +23,9 @@ from testbed.trace.trace import TraceError
 from tests.planning.networks import sites, view_of
 from tests.spec.files import EXPERIMENT, write
 
-pytestmark = pytest.mark.pure
+pytestmark = [pytest.mark.pure, pytest.mark.usefixtures("registry")]
 
 VIEW = view_of(sites(("a", "b", 10), ("b", "c", 10)), {"a": 1, "b": 1, "c": 1})
-
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use a registry that forgets the policies that a test loads."""
-    before = dict(REGISTRY)
-    monkeypatch.setattr(plugins, "_LOADED", {})
-    yield
-    REGISTRY.clear()
-    REGISTRY.update(before)
 
 
 @pytest.fixture

@@ -172,6 +172,21 @@ class RunRecords:
             del records[next(iter(records))]
 
 
+def keep_plans(plans: dict[int, dict[str, Any]], status: Mapping[str, Any]) -> None:
+    """Add the swaps and the plan in force of a controller's status to `plans`, by epoch; the first plan has no swap.
+
+    A changed entry is a new dict, so that a reader of the old one sees that it differs. The plan of an epoch is None
+    where no status was taken while it was in force.
+    """
+    told = [(swap["epoch"], {"swap": swap}) for swap in status["swaps"]]
+    if plan := status.get("plan"):
+        told.append((plan["epoch"], {"plan": plan}))
+    for epoch, known in told:
+        before = plans.get(epoch, {"plan": None, "swap": None})
+        if (after := before | known) != before:
+            plans[epoch] = after
+
+
 def spent_in(report: Mapping[str, Any]) -> dict[str, float]:
     """Return the seconds that a member spent computing, waiting and sending in a round, by its report."""
     seconds = report["finished_s"] - report["started_s"]

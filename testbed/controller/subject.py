@@ -19,7 +19,7 @@ from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.controller.model.clocks import SYSTEM
 from testbed.controller.model.coordinator import NotForMembers
-from testbed.controller.run_records import RunRecords
+from testbed.controller.run_records import RunRecords, keep_plans
 from testbed.controller.service import ControllerService
 from testbed.telemetry.prometheus import metrics as metrics_of
 from testbed.telemetry.store import finite
@@ -68,7 +68,7 @@ class ControllerSubject(Subject):
         self._controller = controller
         self._directory = directory
         self._records = RunRecords(directory, self, newest=NEWEST)
-        self._plans: dict[str, dict[str, Any]] = {}
+        self._plans: dict[int, dict[str, Any]] = {}
         self._began_s = SYSTEM.monotonic()
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
@@ -78,13 +78,11 @@ class ControllerSubject(Subject):
     def state(self) -> State:
         """Return the training's state. Never called on the event loop, which would wait for itself."""
         status, addresses = self._snapshot()
-        training = finite(status)
-        plan, events, newest = training.pop("plan", None), training.pop("membership_events"), training["round"]
-        for swap in training.pop("swaps")[-NEWEST:]:
-            self._keep_plan(swap["epoch"], swap=swap)
-        if plan:
-            self._keep_plan(plan["epoch"], plan=plan)
-        self._plans = dict(sorted(self._plans.items(), key=lambda kept: int(kept[0]))[-NEWEST:])
+        training, plans = finite(status), dict(self._plans)
+        keep_plans(plans, training)
+        self._plans = dict(sorted(plans.items())[-NEWEST:])
+        events, newest = training.pop("membership_events"), training["round"]
+        training = {name: value for name, value in training.items() if name not in ("plan", "swaps")}
         return {
             "network": self._overview(status),
             # Without positions: the controller does not know where the machines are.
@@ -97,7 +95,7 @@ class ControllerSubject(Subject):
                 for number, event in list(enumerate(events, start=1))[-NEWEST:]
             },
             "training": training | {"workers": self._records.spent()},
-            "plans": dict(self._plans),
+            "plans": {str(epoch): plan for epoch, plan in self._plans.items()},
             "rounds": self._records.until(newest),
             "decisions": self._records.decisions(),
         }
@@ -124,12 +122,6 @@ class ControllerSubject(Subject):
         except ValueError as error:  # PolicyError and GraphError
             raise ApiProblem(WRONG, str(error)) from error
         return {}
-
-    def _keep_plan(self, epoch: int, **known: Any) -> None:
-        """Keep an epoch's plan or swap. A plan that was never looked at while it was in force stays None."""
-        before = self._plans.get(str(epoch), {"plan": None, "swap": None})
-        if (after := before | known) != before:
-            self._plans[str(epoch)] = after  # a new dict, so that a reader of the old one sees that it differs
 
     def _snapshot(self) -> Snapshot:
         return self.executor.submit(_read, self._controller).result()

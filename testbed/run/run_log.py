@@ -9,6 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from testbed.api.models import By
+from testbed.controller.run_records import keep_plans
 from testbed.emulation.links.links import link_record, unix_seconds
 from testbed.link import LinkState
 from testbed.plan import Plan
@@ -114,7 +115,7 @@ class RunLog:
     def keep(self, status: Mapping[str, Any]) -> None:
         """Log what is new in the controller's status, and show it on the page."""
         self.status = status
-        self._keep_plans(status)
+        keep_plans(self.plans, status)
         for swap in status["swaps"]:
             if swap["active_s"] is None or swap["epoch"] in self._epochs_logged:
                 continue
@@ -125,18 +126,6 @@ class RunLog:
             self._membership_logged += 1
             self.happened(event["kind"], event["member"], at_s=event["at_s"])
         self.announce()
-
-    def _keep_plans(self, status: Mapping[str, Any]) -> None:
-        """Keep the plan in force and each swap, by epoch; the first plan has no swap."""
-        for swap in status["swaps"]:
-            self._keep_plan(swap["epoch"], swap=swap)
-        if status["plan"]:
-            self._keep_plan(status["epoch"], plan=status["plan"])
-
-    def _keep_plan(self, epoch: int, **known: Any) -> None:
-        before = self.plans.get(epoch, {"plan": None, "swap": None})
-        if (after := before | known) != before:
-            self.plans[epoch] = after  # a new dict, so that a reader of the old one sees that it differs
 
     def _snapshot(self, status: Mapping[str, Any], states: Mapping[str, LinkState]) -> Snapshot:
         metrics = status["metrics"]

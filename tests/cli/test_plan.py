@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from testbed import plugins
 from testbed.cli import BAD_INPUT, app
 from testbed.plan import Plan
 from testbed.planning import make_policy
-from testbed.planning.policy import REGISTRY
 from testbed.starts import new_policy
 from tests.planning.networks import sites, view_of
 
@@ -92,16 +89,6 @@ def test_a_view_whose_model_has_no_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / "view.json").write_text(text)
     result = plan("--policy", "mst", "--view", tmp_path / "view.json")
     assert (result.exit_code, "1e999" in text) == (BAD_INPUT, True)
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use a registry that forgets the policies that a test loads."""
-    before = dict(REGISTRY)
-    monkeypatch.setattr(plugins, "_LOADED", {})
-    yield
-    REGISTRY.clear()
-    REGISTRY.update(before)
 
 
 @pytest.mark.usefixtures("registry")
