@@ -99,11 +99,12 @@ def how_it_ended(status: int) -> str:
     return f"was ended by signal {signal_in_words(-status)}" if status < 0 else f"ended with exit code {status}"
 
 
-def last_lines(log: Path, count: int) -> list[str]:
-    """Return the last `count` lines of a text file, from its last TAIL_BYTES."""
+def last_lines(log: Path, count: int, without: str | None = None) -> list[str]:
+    """Return the last `count` lines of a text file, from its last TAIL_BYTES; lines with `without` are left out."""
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-        return file.read().decode(errors="replace").splitlines()[-count:]
+        lines = file.read().decode(errors="replace").splitlines()
+    return [line for line in lines if without is None or without not in line][-count:]
 
 
 def wait_status(descriptor: int) -> int | None:

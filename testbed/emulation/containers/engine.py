@@ -50,8 +50,13 @@ STOP_TIMEOUT_S = 60.0
 #: Where control groups are, and the group of a container's own processes, beside those of an engine in it.
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = "init"
-#: The number of log lines quoted when an engine failed.
+#: The number of log lines quoted when an engine failed; lines of attempts to connect to `containerd` are left out.
 LOG_TAIL_LINES = 15
+CONNECTING = " module=grpc"
+#: Where `dockerd` writes its process id, and that of the `containerd` which it starts.
+PID_FILES = {"dockerd": Path("/var/run/docker.pid"), "containerd": Path("/var/run/docker/containerd/containerd.pid")}
+#: How the log ends when `dockerd` gave its `containerd` up, which has 15 s to start.
+CONTAINERD_LATE = "timeout waiting for containerd to start"
 
 log = logging.getLogger(__name__)
 
@@ -285,9 +290,31 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
 def _start(program: str, where: str, options: Sequence[str], record: Path, log: Path) -> OwnEngine:
     log.parent.mkdir(parents=True, exist_ok=True)
     leave_root_group()
+    if not options:
+        remove_stale_pid_files(PID_FILES)
+    command = [program, "--host", where, *options]
+    process, engine = _spawn(command, where, record, log)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not answers(where):
+        in_time = time.monotonic() < deadline
+        if process.poll() is not None:
+            record.unlink()
+            # The second attempt finds the programs in memory, which a machine that has just started reads slowly.
+            if not (in_time and any(CONTAINERD_LATE in line for line in last_lines(log, 1))):
+                raise EngineError(_failed(f"dockerd {how_it_ended(process.returncode)} before it answered", log))
+            process, engine = _spawn(command, where, record, log)
+        elif not in_time:
+            stop_engine(record)
+            raise EngineError(_failed(f"dockerd did not answer at {where} within {START_TIMEOUT_S:.0f} s", log))
+        time.sleep(0.1)
+    return engine
+
+
+def _spawn(command: Sequence[str], where: str, record: Path, log: Path) -> tuple[subprocess.Popen[bytes], OwnEngine]:
+    """Start the engine's process and record it."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [program, "--host", where, *options],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -295,17 +322,23 @@ def _start(program: str, where: str, options: Sequence[str], record: Path, log: 
         )
     engine = OwnEngine(ProcessIdentity.of(process.pid) or ProcessIdentity(process.pid, -1), where)
     write_json(record, engine.to_json())
+    return process, engine
 
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not answers(where):
-        if process.poll() is not None:
-            record.unlink()
-            raise EngineError(_failed(f"dockerd {how_it_ended(process.returncode)} before it answered", log))
-        if time.monotonic() > deadline:
-            stop_engine(record)
-            raise EngineError(_failed(f"dockerd did not answer at {where} within {START_TIMEOUT_S:.0f} s", log))
-        time.sleep(0.1)
-    return engine
+
+def remove_stale_pid_files(files: Mapping[str, Path]) -> None:
+    """Remove each file in `files`, by program, that names a process which is not that program.
+
+    An engine that was killed leaves such files, and where they outlive a boot (a container that starts again, a machine
+    from a snapshot) the number is soon another process's. `dockerd` takes that process for its own, and does not
+    start or waits for its answer.
+    """
+    for program, file in files.items():
+        try:
+            running = (PROC / file.read_text().strip() / "comm").read_text().strip()
+        except OSError:  # no file or no such process
+            running = None
+        if running != program:
+            file.unlink(missing_ok=True)
 
 
 def leave_root_group(hierarchy: Path = CONTROL_GROUPS) -> None:
@@ -449,7 +482,7 @@ def listener_pid() -> int:
 
 
 def _failed(what: str, log: Path) -> str:
-    quoted = "\n".join(f"    {line}" for line in last_lines(log, LOG_TAIL_LINES))
+    quoted = "\n".join(f"    {line}" for line in last_lines(log, LOG_TAIL_LINES, CONNECTING))
     return (
         f"{what}. The end of {log}:\n{quoted}\n"
         "Fix what the log names, or start an engine yourself (systemctl start docker), and try again."
@@ -463,6 +496,7 @@ def main() -> None:
     """
     if sys.argv[1:2] == ["become"]:
         leave_root_group()
+        remove_stale_pid_files(PID_FILES)
         os.execvp("dockerd", ["dockerd", *sys.argv[2:]])
     if sys.argv[1:] == ["stop"]:
         print("stopped" if stop_engine() else "no engine that was started here is running")

@@ -120,6 +120,63 @@ def test_an_engine_that_another_process_has_started_meanwhile_is_used(
     assert not record.exists() and len(started) == 1
 
 
+@pytest.fixture
+def dockerd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Return a function that puts a shell script in the place of `dockerd` and returns the file that it counts in.
+
+    The engine answers once the script has run twice.
+    """
+    counted = tmp_path / "starts"
+
+    def put(script: str) -> Path:
+        (tmp_path / "dockerd").write_text(f"#!/bin/sh\necho start >>{counted}\n{script}\n")
+        (tmp_path / "dockerd").chmod(0o755)
+        return counted
+
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(engine, "PID_FILES", {})
+    monkeypatch.setattr(engine, "answers", lambda _: counted.exists() and len(counted.read_text().splitlines()) == 2)
+    return put
+
+
+@pytest.mark.local
+def test_an_engine_whose_containerd_started_late_is_started_again(
+    dockerd: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As on a machine that has just booted and reads its programs from a slow disk."""
+    starts = dockerd("echo failed to start containerd: timeout waiting for containerd to start; exit 1")
+    record = tmp_path / "engine.json"
+    assert engine.start_engine(f"unix://{tmp_path}/sock", (), record, tmp_path / "log") is not None
+    assert starts.read_text() == "start\nstart\n" and record.exists()
+
+
+@pytest.mark.local
+def test_an_engine_that_ends_by_itself_is_said_to(dockerd: Callable[[str], Path], tmp_path: Path) -> None:
+    starts = dockerd('echo bad flag; for n in $(seq 20); do echo "attempt $n module=grpc"; done; exit 4')
+    record = tmp_path / "engine.json"
+    with pytest.raises(engine.EngineError, match=r"dockerd ended with exit code 4 .*\n    bad flag\nFix "):
+        engine.start_engine(f"unix://{tmp_path}/sock", (), record, tmp_path / "log")
+    assert starts.read_text() == "start\n" and not record.exists()
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("content", ["{stranger}", "{stranger}\n", "4194305", "", "x"])
+def test_a_pid_file_that_names_another_program_is_removed(content: str, tmp_path: Path) -> None:
+    """As after a kill, where the file outlived a boot; `dockerd` would take any process of that number for its own."""
+    file = tmp_path / "containerd.pid"
+    file.write_text(content.format(stranger=os.getpid()))
+    engine.remove_stale_pid_files({"containerd": file, "dockerd": tmp_path / "none"})
+    assert not file.exists()
+
+
+@pytest.mark.local
+def test_the_pid_file_of_an_engine_that_runs_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "docker.pid"
+    file.write_text(str(os.getpid()))
+    engine.remove_stale_pid_files({Path("/proc/self/comm").read_text().strip(): file})
+    assert file.exists()
+
+
 # The proof that a process is a container's, read from a folder that stands for /proc ---------------------------------
 
 CONTAINER = secrets.token_hex(32)
