@@ -154,8 +154,9 @@ def test_an_engine_whose_containerd_started_late_is_started_again(
 def test_an_engine_that_ends_by_itself_is_said_to(dockerd: Callable[[str], Path], tmp_path: Path) -> None:
     starts = dockerd('echo bad flag; for n in $(seq 20); do echo "attempt $n module=grpc"; done; exit 4')
     record = tmp_path / "engine.json"
-    with pytest.raises(engine.EngineError, match=r"dockerd ended with exit code 4 .*\n    bad flag\nFix "):
+    with pytest.raises(engine.EngineError, match="exit code 4") as raised:
         engine.start_engine(f"unix://{tmp_path}/sock", (), record, tmp_path / "log")
+    assert "bad flag" in str(raised.value) and "attempt" not in str(raised.value)
     assert starts.read_text() == "start\n" and not record.exists()
 
 
