@@ -29,5 +29,5 @@ WORKDIR /testbed
 RUN mkdir /engine && python3 -m compileall -q /opt/testbed && python3 -m testbed.emulation.shaping && python3 -m testbed.planning
 # The engine is the first process, without a network of its own: the workers' containers have none but the emulated.
 # What it starts has its place in a control group of this name, by which it is found should it be left.
-ENTRYPOINT ["python3", "-m", "testbed.emulation.containers.engine", "become", \
+ENTRYPOINT ["python3", "-P", "-m", "testbed.emulation.containers.engine", "become", \
     "--host=unix:///engine/docker.sock", "--bridge=none", "--cgroup-parent=/testbed-smoke"]
