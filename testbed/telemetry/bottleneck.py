@@ -127,12 +127,14 @@ HELD_BY_TCP = 0.85
 #: A train that came this many times faster than TCP or the probe sent it had waited somewhere and arrived all at once,
 #: and shows nothing: where a host caught up, a link of 30 Mbit/s passed 55.
 RUSHED = 1.5
-#: A probe met a full link if it left this many times faster than it came. A probe is sent at three times the most that
-#: the path carried recently; on a busy host probes of 14 packets over a link of 13 Mbit/s left at 4.2 and came at 3.5.
+#: A probe met a full link if it left this many times faster than it came. A probe is sent much faster than the path
+#: carried recently; on a busy host probes of 14 packets over a link of 13 Mbit/s left at 4.2 and came at 3.5.
 SPREAD_OUT = 1.5
-#: Where the edge's own transfers brought more than this share of a probe's bytes during the probe, the probe is only a
-#: lower bound: over a link of 30 Mbit/s it came at 24.5 beside a round's train of 9.6.
-SHARED = 0.1
+#: Where the edge's own transfers brought more than SHARED of a probe's bytes during the probe, both passed the link at
+#: their common rate. That rate is only a lower bound, unless it is below FALLEN of every estimate on the way: over a
+#: link of 30 Mbit/s a probe came at 24.5 beside a round's train of 9.6. A link that fell from 24 to 8 Mbit/s under a
+#: round stayed at 24 for 3.9 s, while probes beside the round came at 7.5.
+SHARED, FALLEN = 0.1, 0.75
 
 #: While TCP starts, or starts again, as BBR does after it lost its model of the path (25 Mbit/s became 0.5, and 6 again
 #: after 6 s), a train met a full link only if it came at less than the share BEGIN_HELD of TCP's pace: without this,
@@ -197,12 +199,20 @@ def samples(
         beginning = _beginning(_by_tcp([*before.get(pair, ()), *its, *later.get(pair, ())]), round_trip_s[pair])
         adapted = _adapted(_by_tcp([*before.get(pair, ()), *its]), beginning)
         carried = Carried(_by_tcp([*its, *beside.get(pair, ())]))
-        shared = {train for train in its if train.is_probe and _bytes_during(train, carried) > SHARED * train.bytes}
+        during = {train: _bytes_during(train, carried) for train in its if train.is_probe}
+        shared = {
+            train: size / train.seconds * FRAME_BITS for train, size in during.items() if size > SHARED * train.bytes
+        }
         for number, train in enumerate(its):
             rates = {link: float(passed[pair, link][number]) for link in routes[pair]}
             middle_s = train.began_s + train.seconds / 2
+            tells = train not in shared
+            if not tells:
+                together = {link: rate_bps + shared[train] for link, rate_bps in rates.items()}
+                tells = all(together[link] < FALLEN * believed_bps[link] for link in doubted)
+                rates = together if tells else rates
             full = None
-            if train not in shared and (_slowed(train, train in beginning) or train in looked or train in adapted):
+            if tells and (_slowed(train, train in beginning) or train in looked or train in adapted):
                 clearly = CLEARLY + LATE_S / train.seconds
                 first = _perhaps_full(doubted, rates, believed_bps, clearly)
                 left = [link for link in first if most[link].near(middle_s) <= clearly * rates[link]] or [

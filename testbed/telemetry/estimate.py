@@ -226,25 +226,28 @@ class RateEstimator:
 
     @property
     def contradicted(self) -> bool:
-        """True if the estimate is unsure, or if the newest train contradicts it.
+        """True if the estimate is unsure, or contradicted by the newest train that filled the link or a later one.
 
         A train that filled the link contradicts an estimate that is far from its rate, unless a later train proves that
-        the link carries more. A train that did not fill the link contradicts an estimate far below its rate.
+        the link carries more. A later train that did not fill the link contradicts an estimate far below its rate, even
+        if slower trains followed, which prove nothing.
         """
         if self._newest is None:
             return False
         if self._newest[0].age_s >= UNSURE_S:
             return True
-        estimated, full_s, slow = log(self._newest[0].rate_bps), -inf, False
+        estimated, newest, full_s, slow = log(self._newest[0].rate_bps), -inf, -inf, False
         if self._full:
             newest = log(self._full[-1].rate_bps)
             full_s, slow = self._full[-1].ended_s, newest < estimated - 2 * AGREES
             if newest > estimated + 2 * AGREES:
                 return True
-        if self._passed and self._passed[-1].ended_s >= full_s:
-            least = _least(self._passed[-1])
-            return least > estimated + 2 * AGREES or (slow and least <= newest + AGREES)
-        return slow
+        proven = max((_least(its) for its in self._passed if its.ended_s >= full_s), default=-inf)
+        return proven > estimated + 2 * AGREES or (slow and proven <= newest + AGREES)
+
+    def exceeds(self, rate_bps: float, since_s: float) -> bool:
+        """Return whether a train that came since a time (Unix time) proves that the link carries clearly more."""
+        return any(its.began_s >= since_s and _least(its) > log(rate_bps) + AGREES for its in self._passed)
 
     def estimate(self, now_s: float) -> Estimate | None:
         """Return the estimate of the link's rate as of `now_s` (Unix time), or None before enough was measured.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from testbed.controller.knowledge.network_monitor import probe_of
+from testbed.controller.knowledge.network_monitor import FASTER, probe_of
 from testbed.emulation.network.routing import Routes
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.plan import Plan, Route, Tree
@@ -46,7 +46,7 @@ def probe_train(probes: ProbeModel, believed_mbps: float, now_s: float = 2.0) ->
 def test_a_train_comes_at_the_path_s_rate(mbps: float, tmp_path: Path) -> None:
     over_s, train = probe_train(model(tmp_path, mbps), mbps)
     assert 8 * train.bytes / train.seconds == pytest.approx(mbps * 1e6 * GOODPUT, rel=0.01)
-    assert train.allowed_bytes_s * 8 == pytest.approx(3e6 * mbps, rel=0.01)
+    assert train.allowed_bytes_s * 8 == pytest.approx(FASTER * 1e6 * mbps, rel=0.01)
     assert over_s == pytest.approx(train.began_s + train.seconds - ZERO_S, abs=1e-4)
     assert train.began_s == pytest.approx(ZERO_S + 2.04, abs=1e-4)
 

@@ -288,6 +288,14 @@ def test_a_probe_beside_the_edge_s_own_transfers_says_what_the_link_carries_at_l
         assert found[-1].full == full
 
 
+def test_a_probe_beside_the_edge_s_own_transfers_shows_that_the_link_fell() -> None:
+    """A link stayed at 24 Mbit/s for 3.9 s after it fell to 8, since a round's transfer came beside each probe."""
+    probe, beside = Train(1.0, 0.0369, 34_478, 8_999_624), Train(0.9, 0.5, 57_000, 436_000, 436_000)
+    found = samples({("a", "b"): [beside, probe]}, {("a", "b"): ("a->b",)}, {}, {"a->b": 24e6}, TRIPS)["a->b"]
+    both = 8 * (34_478 + 57_000 * 0.0369 / 0.5) / 0.0369
+    assert found[-1].full and found[-1].rate_bps == pytest.approx(both * FRAME_BITS / 8)
+
+
 @pytest.mark.parametrize(("times", "samples_of_it"), [(1.2, 1), (2.0, 0)])
 def test_a_train_that_came_much_faster_than_tcp_let_it_go_says_nothing(times: float, samples_of_it: int) -> None:
     its = by_tcp(1.0, 100_000)._replace(seconds=TRAIN_S / times)

@@ -168,6 +168,15 @@ def test_one_train_contradicts_an_estimate_until_another_one_proves_more() -> No
     assert contradicted(train(5, 10e6)) and contradicted(train(5, 40e6, full=False))
     assert contradicted(train(5, 10e6), train(6, 8e6, full=False))
     assert not contradicted(train(5, 10e6), train(6, 19e6, full=False))
+    assert contradicted(train(5, 40e6, full=False), train(6, 8e6, full=False)), "a slow train proves nothing"
+
+
+def test_trains_since_a_time_prove_that_a_link_carries_more() -> None:
+    estimator = RateEstimator(DECLARED)
+    estimator.add([train(0, 20e6), train(1, 20e6, full=False), train(2, 8e6, full=False)])
+    assert estimator.exceeds(10e6, since_s=train(1, 1.0).began_s)
+    assert not estimator.exceeds(10e6, since_s=ended_s(1)), "the train came before that time"
+    assert not estimator.exceeds(19e6, since_s=0.0), "the train was hardly faster"
 
 
 def test_one_train_that_is_off_changes_nothing() -> None:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
+from typing import NamedTuple
 
 from testbed.plan import Plan
 from testbed.planning import Edge, Member, Pair, PhysicalLink, View
@@ -122,6 +123,16 @@ class RoundTrips:
         return self._redeclared_s.get(pair, -math.inf)
 
 
+class _Suspicion(NamedTuple):
+    """That a link fell, because the opposite direction of its path did."""
+
+    #: The assumed rate in bit/s.
+    rate_bps: float
+    #: The time of the link's newest evidence, and of the first train that showed the fall (Unix time).
+    evidence_s: float
+    fell_s: float
+
+
 class Knowledge:
     """The declared view and the measurements since; makes the views that policies plan by.
 
@@ -138,7 +149,7 @@ class Knowledge:
         self._history: dict[str, RateHistory] = {}
         self._at_round_end: dict[str, Estimate] = {}  # as the last round ended
         self._variation: dict[str, RateVariation] = {}  # over the rounds before
-        self._suspected: dict[str, tuple[float, float]] = {}  # as `_suspects` returns them
+        self._suspected: dict[str, _Suspicion] = {}
         self._round_trips = RoundTrips()
         self._speeds: dict[str, float] = {}
         self._measured: dict[Pair, list[Train]] = {}  # of the last BEFORE_S
@@ -336,28 +347,26 @@ class Knowledge:
         expected, suspected = self.estimates(now_s), self._suspects(now_s)
         for name, its in expected.items():
             if name in suspected:
-                its = replace(its, rate_bps=suspected[name][0])
+                its = replace(its, rate_bps=suspected[name].rate_bps)
             if name in self._variation:
                 its = replace(its, rate_bps=self._variation[name].expected_bps(its))
             expected[name] = its
         return expected
 
-    def _suspects(self, now_s: float) -> dict[str, tuple[float, float]]:
+    def _suspects(self, now_s: float) -> dict[str, _Suspicion]:
         """Return the links that are assumed to have fallen because the opposite direction of their path fell.
 
         A round sends its updates before its means, so a fall shows first in the direction of the updates. A plan that
         avoided only that direction would send its means over the other one. A link is suspected until it was measured
-        since the fall and its newest train was as fast as before. A slow train alone proves nothing, but the trains
-        before it may have been under way as the link fell.
-
-        Returns:
-            By link, the assumed rate in bit/s and the time of the link's newest evidence.
+        since the fall and its newest train was as fast as before, or until a train that came after the fall proves that
+        the link carries more than the assumed rate. A slow train alone proves nothing, but the trains before it may
+        have been under way as the link fell.
         """
         estimates = self.estimates(now_s)
         found = {
-            name: (rate_bps, at_s)
-            for name, (rate_bps, at_s) in self._suspected.items()
-            if name in estimates and abs(now_s - estimates[name].age_s - at_s) < SAME_S
+            name: suspicion
+            for name, suspicion in self._suspected.items()
+            if name in estimates and abs(now_s - estimates[name].age_s - suspicion.evidence_s) < SAME_S
         }
         fell = self.fell(now_s)
         for name, part in fell.items():
@@ -365,8 +374,12 @@ class Knowledge:
             for back in self._opposite_links(name) - fell.keys() - found.keys():
                 its = estimates.get(back)
                 if its and (its.age_s >= slow_for_s or self._rates[back].newest_bps < math.sqrt(part) * its.rate_bps):
-                    found[back] = its.rate_bps * part, now_s - its.age_s
-        return found
+                    found[back] = _Suspicion(its.rate_bps * part, now_s - its.age_s, now_s - slow_for_s)
+        return {
+            name: suspicion
+            for name, suspicion in found.items()
+            if not self._rates[name].exceeds(suspicion.rate_bps, suspicion.fell_s)
+        }
 
     def _opposite_links(self, name: str) -> set[str]:
         """Return the links opposite to this one on paths whose way back has as many links as the way there."""

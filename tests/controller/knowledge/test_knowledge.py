@@ -169,17 +169,23 @@ def test_links_of_the_plan_in_force_are_looked_at_before_others_are_probed() -> 
     known = Knowledge(view)
     observe(known, Plan(0, view.names, (star(view.names, "b-w0"),)), view, 0, 3)
     membership = cast(AllReduceMembership, SimpleNamespace(present=frozenset(view.names)))
-    monitor = NetworkMonitor(known, RoundLog(lambda _: frozenset(view.names)), membership, lambda *_: None)
+    monitor, first = (
+        NetworkMonitor(its, RoundLog(lambda _: frozenset(view.names)), membership, lambda *_: None)
+        for its in (known, Knowledge(view))
+    )
     plan = Plan(0, ("a-w0", "b-w0"), (star(("a-w0", "b-w0"), "b-w0"),))
     asked = []
-    for at_s in (3.0, 3.0 + FRESH_S):
+    for at_s in (3.0, 3.0 + FRESH_S, 5.0 + FRESH_S):
         told = [its for its in monitor.probes(at_s, at_s, plan) if isinstance(its, Tell)]
         asked.append(
             {(its.member, its.message.peer): its.message.trains for its in told if isinstance(its.message, Probe)}
         )
     used = {("a-w0", "b-w0"), ("b-w0", "a-w0")}
     assert asked[0] == dict.fromkeys(used, 1)
-    assert set(asked[1].values()) == {PROBE_TRAINS} and asked[1].keys() - used
+    assert set(asked[1].values()) == {PROBE_TRAINS} and not asked[1].keys() & used
+    assert [asked[2][pair] for pair in used] == [1, 1], "a look has one train, however old the estimate is"
+    never = [its.message for its in first.probes(3.0, 3.0, plan) if isinstance(its, Tell)]
+    assert {its.trains for its in never if isinstance(its, Probe)} == {PROBE_TRAINS}, "nothing was measured yet"
 
 
 def test_links_are_unknown_that_were_never_used_or_not_for_long() -> None:
@@ -334,6 +340,10 @@ def test_a_link_that_falls_in_the_midst_of_a_round_is_taken_to_fall_both_ways_un
     known.add_trains({("b-w0", "a-w0"): [train._replace(began_s=train.began_s + 3) for train in came]})
     known.measure()
     assert corrected(known, view, 30.0).keys() == {"a->b"}
+    paced = slow._replace(began_s=28.5, seconds=slow.seconds / 2, allowed_bytes_s=round(2 * slow.bytes / slow.seconds))
+    later.add_trains({("b-w0", "a-w0"): [paced._replace(burst_bytes_s=paced.allowed_bytes_s)]})
+    later.measure()
+    assert corrected(later, view, 31.0).keys() == {"a->b"}, "a train that TCP paced proves twice the assumed rate"
 
 
 def test_a_past_stretch_has_the_rates_of_its_time() -> None:

@@ -91,6 +91,14 @@ def test_a_member_looks_at_all_its_links_at_once_by_a_train_each() -> None:
     assert len(sizes) > seconds and sum(sizes) <= LOOK.share * 20e6 * seconds
 
 
+def test_an_unknown_link_of_the_plan_is_probed_although_its_member_looks_at_other_links_all_the_time() -> None:
+    scheduler, declared, seconds = ProbeScheduler(), network(), 20
+    wanted = {"a->b": (USED, PAIRS["a->b"]), "a->c": (LOOK, PAIRS["a->c"])}
+    found = [scheduler.probes(wanted, declared, i / 4) for i in range(4 * seconds)]
+    assert sum(len(to_b(its)) for its in found) >= seconds / 2
+    assert sum(probe.peer == C for its in found for _, probe in its) >= seconds
+
+
 def test_a_doubted_link_is_probed_before_its_budget_allows_but_not_for_long() -> None:
     """On a busy host all trains may come late, and each one may contradict the estimate."""
     scheduler, declared, seconds = ProbeScheduler(), network(), 60
