@@ -80,7 +80,7 @@ class Sender:
         queue: SendQueue | None = None,
     ) -> None:
         self.peer = peer
-        self.queue = queue or SendQueue()
+        self.queue = SendQueue() if queue is None else queue  # an empty queue is false
         self.failure = ""
         self.sending_s = 0.0
         self._settings = settings

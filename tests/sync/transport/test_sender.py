@@ -21,6 +21,7 @@ from testbed.sync.transport import handshake, sockets, tcpinfo
 from testbed.sync.transport.frame import TAKEN, WELCOME, Frame, FrameFormat
 from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.outbox import Outbox, RouteTable
+from testbed.sync.transport.send_queue import SendQueue
 from testbed.sync.transport.sender import Sender
 from tests.sync.keys import keys
 from tests.waiting import PATIENCE_S, until
@@ -93,6 +94,17 @@ def test_what_is_urgent_overtakes_what_waits(listener: socket.socket) -> None:
         assert order.index((last, True)) == order.index((last, False)) - 1
     sending.abort()
     assert failures.empty()
+
+
+def test_an_auxiliary_channel_sends_from_the_queue_that_it_was_given(listener: socket.socket) -> None:
+    """An empty queue is false, and a new one without the direct connection's queue took its place."""
+    direct = SendQueue()
+    given = SendQueue(beside=direct)
+    sending = Sender("b", listener.getsockname(), settings_of("a"), WIRE, lambda *what: None, 1, given)
+    with accept(listener):
+        assert sending.queue is given
+        sending.abort()
+    assert sending.join(PATIENCE_S)
 
 
 def test_ending_waits_until_the_peer_has_read_everything(listener: socket.socket) -> None:
