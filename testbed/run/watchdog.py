@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -101,11 +102,8 @@ class EngineWatch:
         while not self._closed.wait(ASK_S):
             asked = time.monotonic()
             try:
-                client = engine.client_of(engine.address(), timeout=ANSWER_S)
-                try:
+                with closing(engine.client_of(engine.address(), timeout=ANSWER_S)) as client:
                     client.ping()
-                finally:
-                    client.close()
                 self._silent_since = None
             except (OSError, *engine.ENGINE_ERRORS) as error:  # OSError: no file may be opened, say
                 self._complaint = str(error)

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -399,16 +399,9 @@ def stop_engine(record: Path = RECORD) -> bool:
 
 def answers(where: str) -> bool:
     """Return whether an engine answers at this address."""
-    try:
-        client = client_of(where)
-    except ENGINE_ERRORS:
-        return False
-    try:
+    with suppress(*ENGINE_ERRORS), closing(client_of(where)) as client:
         return bool(client.ping())
-    except ENGINE_ERRORS:
-        return False
-    finally:
-        client.close()
+    return False
 
 
 def proven_process(container: str, pid: int) -> ProcessIdentity | None:
