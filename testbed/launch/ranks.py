@@ -65,7 +65,7 @@ def ranks_of(commands: Mapping[str, Sequence[str]], peers: Sequence[Peer], nproc
     found = []
     for group, peer in enumerate(peers):
         common = _common(peers, group)
-        if is_agent(commands[peer.name]):
+        if agent_words(commands[peer.name]) is not None:
             found.append(Rank(peer.name, peer.name, common | _node(len(peers), group, nproc)))
             continue
         for local in range(nproc):
@@ -77,14 +77,6 @@ def ranks_of(commands: Mapping[str, Sequence[str]], peers: Sequence[Peer], nproc
                 Rank(peer.name, name, common | node | {key: str(value) for key, value in (own | sizes).items()})
             )
     return found
-
-
-def is_agent(command: Sequence[str]) -> bool:
-    """Return whether a command is torchrun: by this name, or as Python's module.
-
-    A program or a shell may run it (`uv run torchrun`, `bash -c "cd sub && torchrun …"`).
-    """
-    return agent_words(command) is not None
 
 
 def alone(command: Sequence[str]) -> str:
@@ -105,7 +97,11 @@ def alone(command: Sequence[str]) -> str:
 
 
 def agent_words(command: Sequence[str]) -> Sequence[str] | None:
-    """Return torchrun's arguments in a command: options, script, script's arguments; None if it runs no torchrun."""
+    """Return torchrun's arguments in a command: options, script, script's arguments; None if it runs no torchrun.
+
+    The command may name torchrun or its Python module, or a program or a shell that runs such a command (`uv run
+    torchrun`, `bash -c "cd sub && torchrun …"`).
+    """
     if not command:
         return None
     program, options = command[0].rpartition("/")[2], command[1:]

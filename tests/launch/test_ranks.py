@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.launch.ranks import Peer, alone, is_agent, ranks_of
+from testbed.launch.ranks import Peer, agent_words, alone, ranks_of
 
 pytestmark = pytest.mark.pure
 
@@ -101,7 +101,7 @@ NO_AGENTS = [
     ("line", "agent"), [*((line, True) for line in AGENTS), *((line, False) for line in NO_AGENTS)]
 )
 def test_torchrun_is_known_by_its_name_also_behind_what_runs_it(line: str, agent: bool) -> None:
-    assert is_agent(shlex.split(line)) == agent
+    assert (agent_words(shlex.split(line)) is not None) == agent
 
 
 @pytest.mark.parametrize(
