@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -177,7 +177,7 @@ def _replay(links: Mapping[str, LinkEvidence]) -> list[str]:
 
 def _host(evidence: Evidence) -> list[str]:
     reasons = []
-    starved = _share(evidence.cpu, lambda busy: busy > CPU_BUSY)
+    starved = sum(busy > CPU_BUSY for busy in evidence.cpu) / len(evidence.cpu) if evidence.cpu else 0.0
     if starved > CPU_BUSY_SHARE:
         reasons.append(
             f"{STARVED} in {starved:.0%} of the seconds (tolerance {CPU_BUSY_SHARE:.0%}); "
@@ -186,7 +186,3 @@ def _host(evidence: Evidence) -> list[str]:
     if (late := evidence.late_steps) > STEP_OVERRUN_SHARE:
         reasons.append(f"{late:.0%} {SLOW} (tolerance {STEP_OVERRUN_SHARE:.0%}); declare a longer step time")
     return reasons
-
-
-def _share(values: Sequence[float], holds: Callable[[float], bool]) -> float:
-    return sum(map(holds, values)) / len(values) if values else 0.0
