@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -347,16 +347,12 @@ def _recipe_above_worker(worker: str, entries: Mapping[str, Path | None]) -> lis
 def _entries() -> dict[str, Path | None]:
     """Return the files that these images hold beside packages, for a build."""
     texts = {"torchrun": TORCHRUN, **_metadata()}
-    folder = image.BUILD / f"program-{image.hash_of(_flat(texts))}"
+    folder = image.BUILD / f"program-{image.hash_of(part for item in sorted(texts.items()) for part in item)}"
     for name, text in texts.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return {name: folder / name for name in texts}
-
-
-def _flat(texts: Mapping[str, str]) -> Iterable[str]:
-    return (part for item in sorted(texts.items()) for part in item)
 
 
 def _metadata() -> dict[str, str]:
