@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,11 +23,9 @@ from testbed.trace.text import text_of
 #: The largest file: `pip freeze` of a thousand packages with their hashes.
 MOST_BYTES = 2**20
 
-#: Options whose value is a file or folder, by its kind.
-FILES = {**dict.fromkeys(("-r", "--requirement"), "-r"), **dict.fromkeys(("-c", "--constraint"), "-c")}
-PROJECTS = dict.fromkeys(("-e", "--editable"), "-e")
-FOLDERS = dict.fromkeys(("-f", "--find-links"), "-f")
-OPTIONS = {**FILES, **PROJECTS, **FOLDERS}
+#: Options whose value is a file or folder, with the short form of each.
+OPTIONS = {"--requirement": "-r", "--constraint": "-c", "--editable": "-e", "--find-links": "-f"}
+OPTIONS |= {short: short for short in OPTIONS.values()}
 
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -65,7 +63,7 @@ class RequirementsFile:
     #: The text of each file by its resolved path; the first is the file itself.
     texts: Mapping[Path, str]
     #: The paths that lines name, by the file and the line's number.
-    named: Mapping[tuple[Path, int], Named] = field(default_factory=dict)
+    named: Mapping[tuple[Path, int], Named]
 
     @classmethod
     def read(cls, file: Path) -> RequirementsFile:
