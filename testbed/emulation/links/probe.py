@@ -126,24 +126,23 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
     `states` includes the reverse links. ping prints single times of 100 ms and more in whole milliseconds, but its
     closing line in microseconds.
     """
-    ways = {name: (states[name], states.get(link_back(name))) for name in names}
+    ways = {name: (states[name], states[way_back]) for name in names if (way_back := link_back(name)) in states}
     running = {
         name: network.router(link_ends(name)[0]).popen(
             [
                 *("ping", "-nq", "-c", str(PINGS), "-i", str(PING_INTERVAL_S)),
-                *("-W", str(answer_s(*map(states.__getitem__, (name, link_back(name))))), _far_end(network, name)),
+                *("-W", str(answer_s(*way)), _far_end(network, name)),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
         for name, way in ways.items()
-        if all(state is not None and _lets_through(state) for state in way)
+        if all(map(_lets_through, way))
     }
     errors = {}
     for name, process in running.items():
         closing = re.search(r"= ([\d.]+)/([\d.]+)/", process.communicate()[0].decode(errors="replace"))
         there, back = ways[name]
-        assert back is not None
         if closing is not None:
             measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])
             errors[name] = round_trip_error(measured_ms / 1e3, there, back)
