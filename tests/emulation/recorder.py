@@ -12,6 +12,7 @@ class Recorder(Shaper):
     """Records states: `batches` as applied, `coming` the future states by link, `sent` all future states ever."""
 
     name = "recorder"
+    realtime = False
 
     def __init__(self) -> None:
         self.batches: list[dict[str, LinkState]] = []

@@ -95,9 +95,9 @@ class Shaper(ABC):
     name: ClassVar[str]
 
     @property
-    def realtime(self) -> bool | None:
-        """True if the shaping process has real-time priority; None if the kernel shapes."""
-        return None
+    @abstractmethod
+    def realtime(self) -> bool:
+        """True if the process that puts future states in force has real-time priority."""
 
     @abstractmethod
     def attach(self, ports: Mapping[Port, LinkState]) -> None:

@@ -187,7 +187,7 @@ class NetemShaper(Shaper):
         self._found: list[Applied] = []
 
     @property
-    def realtime(self) -> bool | None:
+    def realtime(self) -> bool:
         """True if the process that applies future states has real-time priority."""
         return self._its_timer().realtime
 

@@ -117,7 +117,7 @@ class UserspaceShaper(Shaper):
         return self._core.pid
 
     @property
-    def realtime(self) -> bool | None:
+    def realtime(self) -> bool:
         """True if the core has real-time priority."""
         with self._lock:
             return self._core.realtime

@@ -184,8 +184,8 @@ class TunnelShaper(Shaper):
         self._floor_s = floor_s
 
     @property
-    def realtime(self) -> bool | None:
-        """True if the inner shaper's process has real-time priority; None if the kernel shapes."""
+    def realtime(self) -> bool:
+        """True if the inner shaper's process has real-time priority."""
         return self._inner.realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:

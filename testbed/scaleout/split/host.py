@@ -109,7 +109,7 @@ class PartFacts:
     host: str
     sites: tuple[str, ...]
     backend: str
-    realtime_shaping: bool | None
+    realtime_shaping: bool
     switch: SwitchName
     kernel: str
     mtu: int

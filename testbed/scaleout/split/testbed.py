@@ -281,8 +281,8 @@ class HostsShaper(Shaper):
         self._samples = samples
 
     @property
-    def realtime(self) -> bool | None:
-        """True if the first host's shaping process has real-time priority; None if the kernel shapes."""
+    def realtime(self) -> bool:
+        """True if the first host's shaping process has real-time priority."""
         return self._realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
