@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,11 +79,15 @@ class ProcessIdentity:
         if descriptor is None:
             return
         try:
-            signal.pidfd_send_signal(descriptor, number)
-        except ProcessLookupError:
-            return
+            send_signal(descriptor, number)
         finally:
             os.close(descriptor)
+
+
+def send_signal(descriptor: int, number: signal.Signals) -> None:
+    """Send a signal to the process of a descriptor (pidfd), if the process has not ended."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(descriptor, number)
 
 
 def await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:

@@ -334,11 +334,3 @@ def _frames(answer: Response) -> Iterator[bytes]:
     """Yield the contents of an engine's frames. A head before each has the stream and, in 4 bytes, the length."""
     while len(head := answer.raw.read(FRAME_HEAD_BYTES)) == FRAME_HEAD_BYTES:
         yield answer.raw.read(int.from_bytes(head[4:], "big"))
-
-
-def send(descriptor: int, number: signal.Signals) -> None:
-    """Send a signal to the process of a descriptor, if the process has not ended."""
-    try:
-        signal.pidfd_send_signal(descriptor, number)
-    except ProcessLookupError:
-        return

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from testbed.emulation import label
 from testbed.emulation.containers.engine import ENGINE_ERRORS
-from testbed.emulation.process import wait_status
+from testbed.emulation.process import send_signal, wait_status
 from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.output import Output, Told
-from testbed.launch.program import StartedProgram, Starter, send
+from testbed.launch.program import StartedProgram, Starter
 from testbed.launch.ranks import Rank
 
 #: Seconds between two calls of `look`.
@@ -131,13 +131,13 @@ class Programs:
                 self._open(name)
         for descriptor in self._descriptors.values():
             if descriptor is not None:
-                send(descriptor, signal.SIGTERM)
+                send_signal(descriptor, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while any(self._descriptors.values()) and (left_s := deadline - time.monotonic()) > 0:
             self._ended(left_s)
         for descriptor in self._descriptors.values():
             if descriptor is not None:  # it ignores SIGTERM, and may have cleared its environment
-                send(descriptor, signal.SIGKILL)
+                send_signal(descriptor, signal.SIGKILL)
         label.kill_processes(self._launch, label.LAUNCH)
         self._ended(LAST_WORDS_S)
         for name in [*self._ended_descriptors]:
