@@ -71,11 +71,6 @@ class ControllerProcess:
         await_end(self._process, END_DEADLINE_S)
         self._log.close()
 
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
-
     def check(self) -> None:
         """Raise ControllerFailed when the process has ended."""
         if (status := self._process.poll()) is not None:

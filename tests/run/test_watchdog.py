@@ -99,11 +99,11 @@ def test_a_controller_that_stands_still_ends_the_run(
     monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
     controller.client = ControllerClient(tmp_path / "s" / "owner.sock", timeout_s=0.1)
     dog = Watchdog(smoke(), controller, tmp_path)
-    stop(controller.pid)
+    stop(controller._process.pid)
     try:
         assert str(tmp_path / "s" / "owner.sock") in failure_of(dog)
     finally:
-        os.kill(controller.pid, signal.SIGCONT)
+        os.kill(controller._process.pid, signal.SIGCONT)
 
 
 # Members ------------------------------------------------------------------------------------------------------------
