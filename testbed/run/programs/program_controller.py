@@ -73,7 +73,7 @@ class ProgramController:
         states = declared_states(topology) if states is None else states
         whole = view_of(topology, Routes.over(topology), states, BUCKET_BYTES, time.time(), "measured")
         view = whole.among(members)
-        self._spec = ControllerSpec(
+        spec = ControllerSpec(
             members=view.names,
             secret=secrets.token_hex(32),
             jobs={name: Job(ENDLESS) for name in view.names},
@@ -84,7 +84,7 @@ class ProgramController:
         self._variables = variables
         (self._setting,) = variables.values()
         self._logs = directory / "logs"
-        self._controller = ControllerProcess(self._spec, folder, directory)
+        self._controller = ControllerProcess(spec, folder, directory)
         self.client = self._controller.client
         self._stack = ExitStack()
         self.status: dict[str, Any] = {"swaps": [], "membership_events": []}
@@ -162,9 +162,9 @@ def unused_controller(name: str, setting: str, outcome: Mapping[str, Any]) -> st
     `name` is what the programs use the controller for, `wan` (a backend) or `scheme`, with its setting. `outcome` is
     the controller's last status: `joined`, `round`, `state` and `failure`.
     """
-    asked = _asked(name, setting)
-    if controller_failure(name, setting, outcome):
+    if outcome["state"] == "failed":
         return ""
+    asked = _asked(name, setting)
     if not outcome["joined"]:
         why = f"none {NOT_DONE[name]}, or the image lacks the package `testbed`"
         return f"{asked}: no process joined the controller: {why}"
