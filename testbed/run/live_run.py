@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from testbed.api.entry import ApiPort, show_in_browser, write_entry
@@ -205,11 +204,9 @@ class RunControl:
             display.api_port = ApiPort(self._server.port, token=self._server.token, listening=kept)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
-        self._server.__exit__(kind, error, trace)
+        self._server.__exit__()
 
     def wait(self, seconds: float) -> None:
         """Carry out requests for `seconds`."""

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from testbed.controller.client import ControllerError
@@ -171,9 +170,7 @@ class Watchdog:
         self._engine.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._engine.stop()
 
     def status(self) -> dict[str, Any] | None:

@@ -19,7 +19,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from testbed.atomic_file import new_folder, remove_empty, write_text
@@ -197,9 +196,7 @@ class SweepRecord:
     def __enter__(self) -> SweepRecord:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._records is not None:
             self._records.close()
         give_back([self._root, self.folder.parent, self.folder, *self.folder.iterdir()])
