@@ -128,9 +128,7 @@ class Output:
     line, also those that a progress bar has overwritten. `last` has the last LAST_LINES lines.
     """
 
-    def __init__(
-        self, name: str, log: Path, tell: Told, pieces: Iterable[bytes], hear: Told = lambda name, line: None
-    ) -> None:
+    def __init__(self, name: str, log: Path, tell: Told, pieces: Iterable[bytes], hear: Told) -> None:
         self.last: deque[str] = deque(maxlen=LAST_LINES)
         self._name = name
         self._log = log

@@ -81,7 +81,7 @@ def execute(
 
 
 def execute_experiment(
-    experiment: Experiment, title: str, strict: bool, publish: Publish, display: Display, make_run: MakeRun = run_of
+    experiment: Experiment, title: str, strict: bool, publish: Publish, display: Display, make_run: MakeRun
 ) -> Executed:
     """Run an experiment that was read already, as `execute` does; the terminal shows its `title` first.
 

@@ -106,7 +106,7 @@ class Guard(UndoStack):
 
 
 @contextmanager
-def removed_at_end(network: str, containers: bool = True) -> Iterator[None]:
+def removed_at_end(network: str, containers: bool) -> Iterator[None]:
     """On leaving, remove everything that carries the network's label: an interrupted clean-up may have missed some.
 
     With `containers`, which a run starts, a Docker engine must answer.

@@ -347,7 +347,7 @@ def images_of(client: docker.DockerClient, network: str) -> list[dict[str, Any]]
     return [record(client, identifier) for identifier in sorted({str(each["ImageID"]) for each in found})]
 
 
-def remove_containers(client: docker.DockerClient, network: str | None = None) -> list[str]:
+def remove_containers(client: docker.DockerClient, network: str | None) -> list[str]:
     """Remove the containers with our label, of one network or of all, and return their names."""
     label = LABEL if network is None else f"{LABEL}={network}"
     found = client.containers.list(all=True, filters={"label": label}, ignore_removed=True)

@@ -159,7 +159,7 @@ def ensure_worker_image(client: docker.DockerClient, progress: Progress = print)
     return _make_worker(client, torch, recipes, progress)
 
 
-def renew_worker_image(client: docker.DockerClient, progress: Progress = print) -> str:
+def renew_worker_image(client: docker.DockerClient, progress: Progress) -> str:
     """Return the tag of the worker image, built again if Debian's mirror has other versions of its base's packages.
 
     A base that BASE_IMAGE names is not renewed.

@@ -146,7 +146,7 @@ def _context_of(file: Path) -> Iterator[Path]:
             yield folder / name
 
 
-def ensure_program_image(client: docker.DockerClient, progress: Progress = print) -> str:
+def ensure_program_image(client: docker.DockerClient, progress: Progress) -> str:
     """Return the tag of the default image for the present code. Raises ImageError if a step fails."""
     worker = image.ensure_worker_image(client, progress)
     added, entries = _added(), _entries()

@@ -52,10 +52,10 @@ def netem(
     *,
     delay_s: float,
     jitter_s: float,
-    reorder: bool = False,
+    reorder: bool,
     loss: float | GilbertElliott,
     limit_packets: int,
-    create: bool = False,
+    create: bool,
 ) -> NetlinkRequest:
     """Return the request to set delay and loss at the root of an interface.
 
@@ -137,13 +137,13 @@ def _rate(bytes_per_second: int) -> bytes:
     return struct.pack("=BBHhHI", 0, _ETHERNET_LINK_LAYER, 0, 0, 0, min(bytes_per_second, _MAX_U32))
 
 
-def bfifo(index: int, own: int, parent: int, limit_bytes: int, *, create: bool = False) -> NetlinkRequest:
+def bfifo(index: int, own: int, parent: int, limit_bytes: int, *, create: bool) -> NetlinkRequest:
     """Return the request for a queue whose length is limited in bytes."""
     return _qdisc("bfifo", index, own, parent, struct.pack("=I", min(limit_bytes, _MAX_U32)), create)
 
 
 def codel(
-    index: int, own: int, parent: int, target_s: float, interval_s: float, limit_packets: int, *, create: bool = False
+    index: int, own: int, parent: int, target_s: float, interval_s: float, limit_packets: int, *, create: bool
 ) -> NetlinkRequest:
     """Return the request for a queue with CoDel, whose length is limited in packets."""
     values = {

@@ -125,7 +125,7 @@ class ProgramController:
             return str(error)
         return ""
 
-    def with_environment(self, rank: Rank, on_host: bool = False) -> Rank:
+    def with_environment(self, rank: Rank, on_host: bool) -> Rank:
         """Return a process, in a container or on this machine, with the controller's address and the member's name."""
         address = f"unix:{self._folder / 'control' / rank.worker / SOCKET}" if on_host else ADDRESS
         own = {**self._variables, "TESTBED_CONTROLLER": address, "TESTBED_MEMBER": rank.worker}
