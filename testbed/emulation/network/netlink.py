@@ -65,8 +65,7 @@ class Netlink:
     """
 
     def __init__(self, netns: Path | ProcessIdentity) -> None:
-        enter = inside if isinstance(netns, Path) else inside_of
-        self._socket = enter(netns, _routing_socket)  # type: ignore[arg-type]
+        self._socket = inside(netns, _routing_socket) if isinstance(netns, Path) else inside_of(netns, _routing_socket)
         self._sequence = count(1)
         self._lock = threading.Lock()
 
