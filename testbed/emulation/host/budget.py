@@ -275,10 +275,7 @@ def _await_listening(server: subprocess.Popen[bytes]) -> None:
 
 
 def _start(network: Network, worker: Worker, command: list[str]) -> subprocess.Popen[bytes]:
-    process: subprocess.Popen[bytes] = network.container(worker.name).popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    return process
+    return network.container(worker.name).popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 def _step_seconds() -> dict[str, float]:
