@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from testbed.emulation.errors import EmulationError
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState
@@ -91,7 +91,8 @@ class Shaper(ABC):
     thread may hold the interpreter's lock.
     """
 
-    name: ClassVar[str]
+    #: The name of the backend.
+    name: str
 
     @property
     @abstractmethod

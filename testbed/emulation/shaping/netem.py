@@ -30,7 +30,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
-from typing import ClassVar
 
 from testbed.emulation.network.netlink import NetlinkRequest
 from testbed.emulation.shaping import tc
@@ -175,7 +174,7 @@ class _Tree:
 class NetemShaper(Shaper):
     """Shapes with netem, HTB and bfifo on every port, over one netlink socket for each namespace."""
 
-    name: ClassVar[str] = "netem"
+    name = "netem"
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, ClassVar, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from testbed.emulation.shaping.base import (
     Applied,
@@ -100,7 +100,7 @@ class UserspaceShaper(Shaper):
     Numbers of detached links are reused, the one that has been free for longest first.
     """
 
-    name: ClassVar[str] = "userspace"
+    name = "userspace"
 
     def __init__(self) -> None:
         """Start the core. Raises ShapingError if it cannot be built."""

@@ -179,7 +179,7 @@ class TunnelShaper(Shaper):
 
     def __init__(self, inner: Shaper, floor_s: Callable[[str], float]) -> None:
         """Wrap `inner`; `floor_s` returns a link's floor, 0 for a link that is not cut."""
-        self.name = inner.name  # type: ignore[misc]
+        self.name = inner.name
         self._inner = inner
         self._floor_s = floor_s
 

@@ -276,7 +276,7 @@ class HostsShaper(Shaper):
         if len({one.backend for one in parts.values()}) > 1:
             backends = ", ".join(f"{host} {one.backend}" for host, one in parts.items())
             raise ShapingError(f"hosts shape differently ({backends}): write `backend: userspace` in the experiment")
-        self.name = first.backend  # type: ignore[misc]
+        self.name = first.backend
         self._realtime = first.realtime_shaping
         self._samples = samples
 
