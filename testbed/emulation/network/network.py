@@ -26,6 +26,7 @@ from itertools import permutations
 from mininet.net import Mininet
 
 from testbed.emulation.links.links import Links, Observer
+from testbed.emulation.network import device
 from testbed.emulation.network.addressing import Addressing
 from testbed.emulation.network.names import Names
 from testbed.emulation.network.node import ContainerHost, Interface, Router, Veth
@@ -34,14 +35,7 @@ from testbed.emulation.network.share import WHOLE, Share, lay_tunnel
 from testbed.emulation.network.swap import BeforeRoutes, NetworkSwap, SwapTransaction, pairs_of
 from testbed.emulation.network.switch import SWITCHES, choose_switch
 from testbed.emulation.network.transport import Transport
-from testbed.emulation.network.wiring import (
-    Wiring,
-    clear_route,
-    needs_single_frames,
-    send_single_frames,
-    set_route,
-    set_up_router,
-)
+from testbed.emulation.network.wiring import Wiring, needs_single_frames, send_single_frames, set_route, set_up_router
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.shaping.base import Shaper, distorted_by_offload
 from testbed.link import LinkState, link_name
@@ -278,7 +272,7 @@ class Network(Mininet):
                 if old.get(target) != hop:
                     set_route(router, self.addressing.lan(target), self.addressing.next_hop(site, hop))
             for target in old.keys() - hops.keys():
-                clear_route(router, self.addressing.lan(target))
+                router.netlink.apply(device.no_route(self.addressing.lan(target)))
         self.routes = routes
         elsewhere = {name: link.state for name, link in self.topology.links.items() if not self.share.has_link(name)}
         self.transport.follow(self.topology, routes, {**elsewhere, **self.links_in_force.states()})

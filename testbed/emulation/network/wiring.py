@@ -92,11 +92,6 @@ def set_route(router: Router, lan: IPv4Network, hop: IPv4Address) -> None:
     router.netlink.apply(device.route(lan, hop, IPv4Address(router.IP())))
 
 
-def clear_route(router: Router, lan: IPv4Network) -> None:
-    """Remove the route to a site's LAN."""
-    router.netlink.apply(device.no_route(lan))
-
-
 class Wiring:
     """Wires between nodes that are being laid. They stay down until `bring_up` has shaped all of them in one batch."""
 
