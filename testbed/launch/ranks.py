@@ -123,7 +123,7 @@ def _agent_of_python(options: Sequence[str]) -> Sequence[str] | None:
     while at < len(options):
         word = options[at]
         if word == "-m":
-            return options[at + 2 :] if options[at + 1 : at + 2] != [] and options[at + 1] in AGENT_MODULES else None
+            return options[at + 2 :] if any(name in AGENT_MODULES for name in options[at + 1 : at + 2]) else None
         if word == "-c" or not word.startswith("-"):
             return options[at + 1 :] if word.rpartition("/")[2] in AGENTS else None
         at += 2 if word in PYTHON_VALUES else 1
