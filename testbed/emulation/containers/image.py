@@ -17,7 +17,6 @@ that one is used instead of ours. It must be set to the same image for set-up an
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -29,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -418,7 +417,7 @@ def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, prog
         digits = {f"digits/{path.name}": path for path in sorted(digits_folder().iterdir())}
         entries = digits | documentation.entries() | _worker_code()
         tag = build_image(client, "worker", recipes.worker, [torch], entries, {"RUNTIME": torch})
-    wanted = {kind: find(client, kind, recipe) for kind, recipe in dataclasses.asdict(recipes).items()}
+    wanted = {kind: find(client, kind, recipe) for kind, recipe in asdict(recipes).items()}
     remove_superseded(client, wanted | {"build": None})
     return tag
 
