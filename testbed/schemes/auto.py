@@ -204,7 +204,7 @@ class Uniting(Strategy):
         Moments are not for codecs, and a residual would mix the remainders of both.
         """
         tensors = [*self._training.parameters, *self._training.moments()]
-        room = flat.gather(tensors, flat.room(tensors))
+        room = flat.gather(tensors)
         check_whole(self._training.reducer.allreduce(room, self.weight))
         flat.scatter(room, tensors)
 

@@ -108,7 +108,7 @@ class DesLoc(Strategy):
     def _average(self) -> None:
         self._rounds += 1
         tensors = [*self._training.parameters, *self._due()]
-        room = flat.gather(tensors, flat.room(tensors))
+        room = flat.gather(tensors)
         self._whole = self._training.reducer.allreduce(room, self.weight).whole
         flat.scatter(room, tensors)
         self._steps = 0

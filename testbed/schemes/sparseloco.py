@@ -110,7 +110,7 @@ class SparseLoCo(Strategy):
         self._reducer = training.reducer
         self._parameters = training.parameters
         self._options = options
-        self._anchor = flat.gather(self._parameters, flat.room(self._parameters))
+        self._anchor = flat.gather(self._parameters)
         self._error = flat.room(self._parameters)
         self._sent = self._room = flat.room(self._parameters)
         if options.mean == "senders":
@@ -143,7 +143,7 @@ class SparseLoCo(Strategy):
     @contextmanager
     def agreed(self) -> Iterator[None]:
         """Show the parameters of the last round while inside."""
-        here = flat.gather(self._parameters, flat.room(self._parameters))
+        here = flat.gather(self._parameters)
         flat.scatter(self._anchor, self._parameters)
         try:
             yield

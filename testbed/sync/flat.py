@@ -12,18 +12,19 @@ if TYPE_CHECKING:
     import torch
 
 
-def gather(tensors: Sequence[torch.Tensor], into: torch.Tensor) -> torch.Tensor:
+def gather(tensors: Sequence[torch.Tensor], into: torch.Tensor | None = None) -> torch.Tensor:
     """Copy the tensors one after the other into a flat tensor.
 
     Args:
         tensors: Tensors of any shapes.
-        into: A flat tensor with as many elements as all of them.
+        into: A flat tensor with as many elements as all of them. None takes a new one from `room`.
 
     Returns:
-        The tensor `into`.
+        The flat tensor.
     """
     import torch
 
+    into = room(tensors) if into is None else into
     torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=into)
     return into
 

@@ -138,4 +138,4 @@ class PacedSteps:
 
 def gathered(model: Learner) -> Tensor:
     """Return a copy of the learner's parameters as one flat tensor on the host."""
-    return flat.gather(model.parameters, flat.room(model.parameters)).cpu()
+    return flat.gather(model.parameters).cpu()

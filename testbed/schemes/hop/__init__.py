@@ -201,7 +201,7 @@ def join(
         raise ValueError("the controller gives iterations and options: leave them out beside control=")
     if peers is not None and iterations is None:
         raise ValueError("write iterations=, how many to train for")
-    start = flat.gather(parameters, flat.room(parameters)).cpu()
+    start = flat.gather(parameters).cpu()
     chosen = SCHEME.read(options)
     assert isinstance(chosen, HopOptions)
     own = None if peers is None else _node_among(chosen, tuple(sorted({*peers, name})), name, len(start))

@@ -133,7 +133,7 @@ class Membership(ControlledMember):
         def local_step(given: Tensor, number: int) -> Tensor:
             flat.scatter(given, parameters)
             step(number)
-            return flat.gather(parameters, flat.room(parameters)).cpu().sub_(given)
+            return flat.gather(parameters).cpu().sub_(given)
 
         flat.scatter(self.train(local_step), parameters)
 

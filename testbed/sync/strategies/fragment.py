@@ -129,7 +129,7 @@ class Fragment:
     @contextmanager
     def at_anchor(self) -> Iterator[None]:
         """Set the parameters to the anchor inside the context."""
-        here = flat.gather(self._parameters, flat.room(self._parameters))
+        here = flat.gather(self._parameters)
         flat.scatter(self._anchor, self._parameters)
         try:
             yield

@@ -91,7 +91,7 @@ class PowerSgd:
 
 
 def _mean(reducer: Reducer, tensors: Sequence[torch.Tensor], weight: float) -> None:
-    values = flat.gather(tensors, flat.room(tensors))
+    values = flat.gather(tensors)
     check_whole(reducer.allreduce(values, weight))
     flat.scatter(values, tensors)
 
