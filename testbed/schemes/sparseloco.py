@@ -23,8 +23,8 @@ before q is summed, so that it adds a small round before each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING, Any, Literal
@@ -140,15 +140,9 @@ class SparseLoCo(Strategy):
         """Return whether the rounds of the run are done. With `clip` there are two in a period."""
         return self._rounds >= (max(1, rounds // 2) if self._options.clip else rounds)
 
-    @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def agreed(self) -> AbstractContextManager[None]:
         """Show the parameters of the last round while inside."""
-        here = flat.gather(self._parameters)
-        flat.scatter(self._anchor, self._parameters)
-        try:
-            yield
-        finally:
-            flat.scatter(here, self._parameters)
+        return flat.showing(self._anchor, self._parameters)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the anchor, the member's residuals, and the count of steps in the period."""

@@ -5,7 +5,8 @@ PyTorch is loaded when a function is called, because a scheme's options are read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +40,17 @@ def scatter(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
             stop = start + tensor.numel()
             tensor.copy_(values[start:stop].view_as(tensor))
             start = stop
+
+
+@contextmanager
+def showing(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Set the tensors to the elements of `values` inside the context, and back to their own values at its end."""
+    own = gather(tensors)
+    scatter(values, tensors)
+    try:
+        yield
+    finally:
+        scatter(own, tensors)
 
 
 def room(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
@@ -126,15 +126,9 @@ class Fragment:
         """Move the parameters towards the anchor, by the fraction `part` of the distance."""
         flat.scatter(flat.gather(self._parameters, self._change).lerp_(self._start, part), self._parameters)
 
-    @contextmanager
-    def at_anchor(self) -> Iterator[None]:
+    def at_anchor(self) -> AbstractContextManager[None]:
         """Set the parameters to the anchor inside the context."""
-        here = flat.gather(self._parameters)
-        flat.scatter(self._anchor, self._parameters)
-        try:
-            yield
-        finally:
-            flat.scatter(here, self._parameters)
+        return flat.showing(self._anchor, self._parameters)
 
     def begin(self, reducer: Reducer, weight: float, step: int, scale: float) -> None:
         """Start reducing the parameters' change since the anchor.
