@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from testbed.plan import Plan
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
@@ -53,11 +54,8 @@ class Generations:
 
     def make(self, plan: Plan, roster: Roster, after_round: int | None) -> AllReduceGroup:
         """Return a new group for the generation that begins with `plan`."""
-
-        def lost(loss: Loss) -> None:
-            self.report_lost(plan.epoch, loss)
-
         settings = replace(self._settings, generation=plan.epoch)
+        lost = partial(self.report_lost, plan.epoch)
         return AllReduceGroup(plan, settings, roster, after_round, self._reproducible, lost)
 
     def report_lost(self, epoch: int, loss: Loss) -> None:
