@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from testbed.sync.errors import SyncError
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -58,19 +57,19 @@ class AsyncExecutor:
         self._pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor] | None = None
         self._last: Future[Any] | None = None
 
-    def begin(self, start: Callable[[], S], end: Callable[[S], T]) -> Work[T]:
+    def begin(self, start: Callable[[], Callable[[], T]]) -> Work[T]:
         """Queue a job in two parts, and return the handle on its result.
 
         Args:
-            start: Called after the `start` of all earlier jobs.
-            end: Called with the result of `start`, after the `end` of all earlier jobs. Its result is the work's.
+            start: Called after the `start` of all earlier jobs. Returns the job's second part, which is called after
+                the second parts of all earlier jobs. The result of the second part is the work's.
         """
         if self._pools is None:
             starts, ends = (ThreadPoolExecutor(1, thread_name_prefix=f"{self._name} {part}") for part in ("on", "off"))
             self._pools = starts, ends
         starting, ending = self._pools
         started = starting.submit(start)
-        self._last = ending.submit(lambda: end(started.result()))
+        self._last = ending.submit(lambda: started.result()())
         return Work(self._last)
 
     @property

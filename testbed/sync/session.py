@@ -181,9 +181,7 @@ class Session(ControlledMember, StrategyMethods):
         _check(tensor, weight, residual)
         if async_op or self._executor.busy:
             made = self._made(tensor)
-            work = self._executor.begin(
-                lambda: self._begin(tensor, weight, residual, made, overlaps=True), lambda end: end()
-            )
+            work = self._executor.begin(lambda: self._begin(tensor, weight, residual, made, overlaps=True))
             return work if async_op else work.wait()
         return self._begin(tensor, weight, residual, self._made(tensor))()
 

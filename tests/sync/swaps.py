@@ -194,7 +194,7 @@ def inside_process(seed: int, swaps: int, make: MakePlan) -> RoundChecker:
         group, executor = groups[member], AsyncExecutor(member)
 
         def reduce(values: torch.Tensor) -> Work[RoundResult]:
-            return executor.begin(lambda: group.begin(values, 1.0, overlaps=checker.overlaps), lambda end: end())
+            return executor.begin(lambda: group.begin(values, 1.0, overlaps=checker.overlaps))
 
         try:
             _train(checker, member, reduce)
