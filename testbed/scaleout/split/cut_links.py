@@ -127,15 +127,14 @@ class HostsNetwork:
 
     def below(self, host_of: Mapping[str, str], topology: Topology) -> list[BelowFloor]:
         """Return every cut link that declares less than its floor, in any row of its trace."""
-        declared = {name: least_delay_s(topology.links[name]) for name in topology.links}
-        cut = cut_hosts(host_of, topology)
-        found = [BelowFloor(name, declared[name], hosts, self.floor_s(hosts)) for name, hosts in cut.items()]
+        cut = cut_hosts(host_of, topology.links).items()
+        found = [BelowFloor(name, least_delay_s(topology.links[name]), at, self.floor_s(at)) for name, at in cut]
         return [one for one in found if is_below_floor(one.delay_s, one.floor_s)]
 
 
-def cut_hosts(host_of: Mapping[str, str], topology: Topology) -> dict[str, Pair]:
-    """Return the two hosts of each cut link, by the link's name."""
-    hosts = {link.name: frozenset((host_of[link.source], host_of[link.target])) for link in topology.links.values()}
+def cut_hosts(host_of: Mapping[str, str], links: Iterable[str]) -> dict[str, Pair]:
+    """Return the two hosts of each cut link among directed links, by the link's name."""
+    hosts = {link: frozenset(host_of[site] for site in link_ends(link)) for link in links}
     return {name: pair for name, pair in hosts.items() if len(pair) > 1}
 
 

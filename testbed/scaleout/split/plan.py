@@ -15,7 +15,7 @@ networks as people draw them are solved to optimality:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from itertools import permutations
@@ -66,7 +66,7 @@ class SplitPlan:
     def cut_hosts(self) -> frozenset[Pair]:
         """The pairs of hosts that share a cut link, in any of the networks."""
         host_of = self.assignment.host_of
-        return frozenset(hosts for one in self.topologies for hosts in cut_hosts(host_of, one).values())
+        return frozenset(hosts for one in self.topologies for hosts in cut_hosts(host_of, one.links).values())
 
     def neighbours(self, host: str) -> dict[str, IPv4Address]:
         """Return the hosts after `host` by name that share a cut link with it: each pair is probed from one end."""
@@ -78,7 +78,7 @@ class SplitPlan:
         return {
             "addresses": {name: str(address) for name, address in self.addresses.items()},
             "host_of": dict(self.assignment.host_of),
-            "cut": list(self.assignment.cut_links(self.topologies[0].links)),
+            "cut": list(cut_hosts(self.assignment.host_of, self.topologies[0].links)),
             "cut_bps": self.assignment.cut_bps,
             "least_cut": self.assignment.least,
             "one_way_s": {" ".join(sorted(pair)): floor_s for pair, floor_s in self.floors.items()},
@@ -220,11 +220,6 @@ class SiteAssignment:
     def sites_on(self, host: str) -> tuple[str, ...]:
         """Return a host's sites, in the order of the file."""
         return tuple(site for site, its in self.host_of.items() if its == host)
-
-    def cut_links(self, links: Iterable[str]) -> tuple[str, ...]:
-        """Return the directed links that lead from one host to another."""
-        ends = ((link, *link_ends(link)) for link in links)
-        return tuple(link for link, a, b in ends if self.host_of[a] != self.host_of[b])
 
 
 def assign_sites(problem: AssignmentProblem) -> SiteAssignment:

@@ -24,7 +24,7 @@ from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, Port, Shaper, ShapingError
 from testbed.emulation.testbed import Step, Testbed
 from testbed.link import LinkState, link_ends, link_name
-from testbed.scaleout.split.cut_links import measure_cut_links
+from testbed.scaleout.split.cut_links import cut_hosts, measure_cut_links
 from testbed.scaleout.split.host import PartFacts, PartRequest, PartSettings
 from testbed.scaleout.split.hosts import HostLost, SplitHosts
 from testbed.scaleout.split.plan import SplitPlan
@@ -74,7 +74,7 @@ class SplitTestbed(Testbed):
 
     def build(self) -> None:
         """Build every host's part, and begin to fetch the hosts' samples."""
-        cut = len(self._plan.assignment.cut_links(self._topology.links))
+        cut = len(cut_hosts(self._plan.assignment.host_of, self._topology.links))
         with self._step(f"{count(len(self._topology.links), 'directed link')}, {cut} of them cut"):
             self.network.build()
         self._samples.start()
@@ -84,9 +84,9 @@ class SplitTestbed(Testbed):
         """Measure links: each host those within it, all hosts at once; then the cut links one after another."""
         wanted = set(self.network.links_in_force.states() if links is None else links)
         found: dict[str, LinkFidelity] = self._hosts.merged("part.measure", lambda _: (wanted,))
-        states, assignment = self.network.links_in_force.states(), self._plan.assignment
-        cut = [name for name in assignment.cut_links(states) if name in wanted]
-        return found | measure_cut_links(self._hosts, assignment.host_of, states, cut, self._plan.underlay.mtu)
+        states, host_of = self.network.links_in_force.states(), self._plan.assignment.host_of
+        cut = [name for name in cut_hosts(host_of, states) if name in wanted]
+        return found | measure_cut_links(self._hosts, host_of, states, cut, self._plan.underlay.mtu)
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry of the hosts: the plan, each host's part, and what is known of clocks by now."""

@@ -32,12 +32,12 @@ def underlay(rtt_s: float = 4e-3, mtu: int = 1500) -> HostsNetwork:
 
 
 def test_half_of_the_round_trip_is_taken_off(tmp_path: Path) -> None:
-    cut = cut_hosts({"a": "h0", "b": "h1"}, topology(tmp_path))
+    cut = cut_hosts({"a": "h0", "b": "h1"}, topology(tmp_path).links)
     assert {link: underlay().floor_s(hosts) for link, hosts in cut.items()} == {"a->b": 2e-3, "b->a": 2e-3}
 
 
 def test_nothing_is_taken_off_within_a_host(tmp_path: Path) -> None:
-    assert cut_hosts({"a": "h0", "b": "h0"}, topology(tmp_path)) == {}
+    assert cut_hosts({"a": "h0", "b": "h0"}, topology(tmp_path).links) == {}
     assert underlay().floor_s(frozenset(("h0",))) == 0.0
 
 
