@@ -123,31 +123,15 @@ class GroupPart(Message):
     parameters: Tensor
 
 
-class GroupGenerator(Participant):
-    """Draws random groups of `size` members, and answers each request with the next group in the member's buffer."""
+class GroupGenerator:
+    """Draws random groups of `size` members, and keeps a buffer of drawn groups for each member."""
 
-    def __init__(self, name: str, members: Iterable[str], size: int, random: Random) -> None:
-        if size < 2:
-            raise ValueError(f"groups of {size}: a member would average alone; take 2 or more")
-        self.name = name
+    def __init__(self, members: Iterable[str], size: int, random: Random) -> None:
         self._present = list(members)
         self._size = size
         self._random = random
         self._buffers: dict[str, deque[DrawnGroup]] = {member: deque() for member in self._present}
         self._count = 0
-
-    def program(self) -> Steps[None]:
-        """Yield no effect: the generator takes no steps of its own, and only answers messages."""
-        yield from ()
-
-    def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Answer a member that is ready with its next group, and one that leaves with its drawn groups."""
-        match message:
-            case Ready():
-                return (Send(sender, self.next_group(sender)),)
-            case Leaving():
-                return (Send(sender, DrawnGroups(self.leave(sender))),)
-        raise TypeError(f"{self.name} runs the generator of groups; it cannot take {message} from {sender}")
 
     def next_group(self, member: str) -> DrawnGroup:
         """Return the oldest group in the member's buffer. An empty buffer gets a new group first."""
@@ -223,15 +207,19 @@ class PragueMember(TrainingMember):
 class GeneratingMember(PragueMember):
     """A member of Prague whose process runs the generator of all groups as well."""
 
-    def __init__(self, generator: GroupGenerator, parameters: Tensor, iterations: int) -> None:
-        super().__init__(generator.name, generator.name, parameters, iterations)
-        self._groups = generator
+    def __init__(self, name: str, groups: GroupGenerator, parameters: Tensor, iterations: int) -> None:
+        super().__init__(name, name, parameters, iterations)
+        self._groups = groups
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Pass requests for groups to the generator, and take other messages as a member."""
-        if isinstance(message, Ready | Leaving):
-            return self._groups.receive(sender, message)
-        return super().receive(sender, message)
+        """Answer a member that is ready with its next group, and one that leaves with its drawn groups."""
+        match message:
+            case Ready():
+                return (Send(sender, self._groups.next_group(sender)),)
+            case Leaving():
+                return (Send(sender, DrawnGroups(self._groups.leave(sender))),)
+            case _:
+                return super().receive(sender, message)
 
 
 def build(options: PragueOptions, training: GossipTraining) -> Participant:
@@ -239,5 +227,5 @@ def build(options: PragueOptions, training: GossipTraining) -> Participant:
     name, generator = training.name, training.node.rules["generator"]
     if name != generator:
         return PragueMember(name, generator, training.parameters, training.iterations)
-    groups = GroupGenerator(name, training.members, options.group, training.random)
-    return GeneratingMember(groups, training.parameters, training.iterations)
+    groups = GroupGenerator(training.members, options.group, training.random)
+    return GeneratingMember(name, groups, training.parameters, training.iterations)

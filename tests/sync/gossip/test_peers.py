@@ -15,7 +15,7 @@ from testbed.planning.graphs import Graph, GraphError, complete, ring, torus, un
 from testbed.schemes.adpsgd import ActiveMember, HalfDifference, PassiveMember
 from testbed.schemes.fedasync import AsyncMember, AsyncServer, GivenModel, TrainedModel
 from testbed.schemes.netmax import NetMaxMember, pull_probabilities
-from testbed.schemes.prague import GroupGenerator, PragueMember
+from testbed.schemes.prague import GeneratingMember, GroupGenerator, PragueMember
 from testbed.schemes.sgp import MassShare, PushSumMember
 from testbed.sync.gossip.effects import Participant, TrainingMember
 from tests.schemes.hop.hops import neighbours
@@ -62,10 +62,12 @@ def ad_psgd(problem: Quadratics, iterations: int) -> dict[str, Participant]:
 
 
 def prague(problem: Quadratics, iterations: int) -> dict[str, Participant]:
+    first, *others = MEMBERS
     members: dict[str, Participant] = {
-        name: PragueMember(name, "generator", problem.start[name], iterations) for name in MEMBERS
+        name: PragueMember(name, first, problem.start[name], iterations) for name in others
     }
-    return {**members, "generator": GroupGenerator("generator", MEMBERS, 3, Random(1))}
+    groups = GroupGenerator(MEMBERS, 3, Random(1))
+    return {**members, first: GeneratingMember(first, groups, problem.start[first], iterations)}
 
 
 def net_max(problem: Quadratics, iterations: int) -> dict[str, Participant]:
@@ -198,7 +200,7 @@ def test_sides_have_no_edge_inside_and_an_odd_circle_has_none() -> None:
 def test_groups_come_to_all_their_members_in_one_order(seed: int, size: int) -> None:
     """Otherwise two members could wait for each other, each in a group that the other has yet to do."""
     random = Random(seed)
-    generator = GroupGenerator("generator", MEMBERS, size, random)
+    generator = GroupGenerator(MEMBERS, size, random)
     given_to = {member: [] for member in MEMBERS}
     for _ in range(60):
         member = random.choice(MEMBERS)
