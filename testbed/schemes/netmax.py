@@ -61,85 +61,15 @@ def pull_probabilities(seconds: Mapping[str, float], floor: float) -> dict[str, 
 
     Args:
         seconds: What a pull from each peer takes.
-        floor: The probability that every peer gets whatever its speed.
-
-    Raises:
-        ValueError: The floor is not within (0, 1 / peers].
+        floor: The probability that every peer gets whatever its speed, above 0 and at most 1 / peers.
     """
-    if not 0 < floor <= 1 / len(seconds):
-        raise ValueError(f"floor {floor}: take more than 0 and no more than 1 / {len(seconds)} peers")
     speeds = {peer: 1 / time for peer, time in seconds.items()}
     rest = (1 - floor * len(seconds)) / sum(speeds.values())
     return {peer: floor + rest * speed for peer, speed in speeds.items()}
 
 
 class NetMaxMember(TrainingMember):
-    """A member that pulls from one peer during each step, by `probabilities`, which may be replaced at any time.
-
-    Raises:
-        ValueError: `pull` exceeds a peer's probability, so that a step would go past that peer's model.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        probabilities: Mapping[str, float],
-        pull: float,
-        parameters: Tensor,
-        iterations: int,
-        random: Random,
-    ) -> None:
-        super().__init__(name, parameters)
-        self._pull = pull
-        self._iterations = iterations
-        self._random = random
-        self._pulled: Tensor | None = None
-        self.probabilities = probabilities
-
-    @property
-    def probabilities(self) -> Mapping[str, float]:
-        """The probability of a pull from each peer; they sum to 1."""
-        return self._probabilities
-
-    @probabilities.setter
-    def probabilities(self, probabilities: Mapping[str, float]) -> None:
-        least = min(probabilities, key=lambda peer: probabilities[peer])
-        if not 0 < self._pull <= probabilities[least]:
-            raise ValueError(f"pull {self._pull}: take at most {least}'s probability, {probabilities[least]:.3g}")
-        self._probabilities = probabilities
-
-    def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Send the parameters to a neighbour that pulls, or take the model of a pulled neighbour."""
-        match message:
-            case Pull():
-                return (Send(sender, Model(self.parameters)),)
-            case Model(parameters):
-                self._pulled = parameters
-                return ()
-        raise self.unexpected(sender, message)
-
-    def ask(self) -> Pull:
-        """Return a pull, which is sent now."""
-        return Pull()
-
-    def program(self) -> Steps[None]:
-        """Yield the steps, each beside a pull from a neighbour drawn by the probabilities."""
-        for iteration in range(self._iterations):
-            step = yield from self.begin(iteration)
-            peers, odds = zip(*self.probabilities.items(), strict=True)
-            (peer,) = self._random.choices(peers, odds)
-            share = self._pull / self.probabilities[peer]
-            yield Send(peer, self.ask())
-            yield Until(lambda: self._pulled is not None, f"the model of {peer}")
-            change = yield from self.finished(step, iteration)
-            pulled, self._pulled = self._pulled, None
-            assert pulled is not None
-            self.parameters = self.parameters + change - share * (self.parameters - pulled)
-        yield Advance(self._iterations)
-
-
-class MeasuringNetMax(NetMaxMember):
-    """A NetMax member that measures its pulls by `clock` (seconds), and pulls from fast peers more often."""
+    """A member that pulls from one of `peers` during each step. `clock` (seconds) shows which peers are fast."""
 
     def __init__(
         self,
@@ -150,37 +80,54 @@ class MeasuringNetMax(NetMaxMember):
         random: Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(name, parameters)
+        self._iterations = iterations
+        self._random = random
+        self._clock = clock
         # Under equal odds the model goes half of the way to the one that was pulled; slow peers keep half their odds.
         self._floor = 1 / (2 * len(peers))
-        super().__init__(name, dict.fromkeys(peers, 1 / len(peers)), self._floor, parameters, iterations, random)
+        self._probabilities = dict.fromkeys(peers, 1 / len(peers))
         self._seconds: dict[str, float] = {}
         self._asked_s = 0.0
-        self._clock = clock
-
-    def ask(self) -> Pull:
-        """Return a pull, which is sent now, and keep its time."""
-        self._asked_s = self._clock()
-        return Pull()
+        self._pulled: Tensor | None = None
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Learn from the seconds that a pull took, before its model is taken."""
-        if isinstance(message, Model):
-            took = self._clock() - self._asked_s
-            before = self._seconds.get(sender, took)
-            self._seconds[sender] = (1 - NEWEST) * before + NEWEST * took
-            self._learn()
-        return super().receive(sender, message)
+        """Send the parameters to a neighbour that pulls, or take the model of a pulled one and learn from the time."""
+        match message:
+            case Pull():
+                return (Send(sender, Model(self.parameters)),)
+            case Model(parameters):
+                self._learn(sender, self._clock() - self._asked_s)
+                self._pulled = parameters
+                return ()
+        raise self.unexpected(sender, message)
 
-    def _learn(self) -> None:
+    def program(self) -> Steps[None]:
+        """Yield the steps, each beside a pull from a neighbour drawn by the probabilities."""
+        for iteration in range(self._iterations):
+            step = yield from self.begin(iteration)
+            peers, odds = zip(*self._probabilities.items(), strict=True)
+            (peer,) = self._random.choices(peers, odds)
+            share = self._floor / self._probabilities[peer]
+            self._asked_s = self._clock()
+            yield Send(peer, Pull())
+            yield Until(lambda: self._pulled is not None, f"the model of {peer}")
+            change = yield from self.finished(step, iteration)
+            pulled, self._pulled = self._pulled, None
+            assert pulled is not None
+            self.parameters = self.parameters + change - share * (self.parameters - pulled)
+        yield Advance(self._iterations)
+
+    def _learn(self, peer: str, took_s: float) -> None:
         """Update the probabilities. A peer without a pull counts as fast as the fastest, so that it gets one."""
+        before = self._seconds.get(peer, took_s)
+        self._seconds[peer] = (1 - NEWEST) * before + NEWEST * took_s
         best = min(self._seconds.values())
-        seconds: Mapping[str, float] = {peer: self._seconds.get(peer, best) for peer in self.probabilities}
-        self.probabilities = pull_probabilities(seconds, self._floor)
+        seconds = {other: self._seconds.get(other, best) for other in self._probabilities}
+        self._probabilities = pull_probabilities(seconds, self._floor)
 
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
     """Return the NetMax participant of one member, which pulls from its neighbours."""
     peers = training.node.targets
-    return MeasuringNetMax(
-        training.name, peers, training.parameters, training.iterations, training.random, training.clock
-    )
+    return NetMaxMember(training.name, peers, training.parameters, training.iterations, training.random, training.clock)
