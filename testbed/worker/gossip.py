@@ -40,7 +40,7 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
     try:
         work = Workload.from_json(meeting.job.workload)
         model = make(work, folder, chosen_device(work.device))
-        place = NodeConfiguration.from_json(meeting.job.assignment)
+        place = meeting.node
         steps = PacedSteps(model, work, place)
         participant = participant_of(meeting.name, tuple(meeting.welcome.roster), meeting.job, model)
     except ValueError as error:
