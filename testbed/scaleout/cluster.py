@@ -20,7 +20,7 @@ import socket
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -142,9 +142,8 @@ def down(say: Callable[[str], None]) -> list[str]:
     return lost
 
 
-def _on_all(machines: Iterable[Ssh], action: Callable[[Ssh], T]) -> list[T]:
+def _on_all(machines: Sequence[Ssh], action: Callable[[Ssh], T]) -> list[T]:
     """Run `action` on all hosts in parallel. Raises CannotRun, listing each host that failed."""
-    machines = list(machines)
     with ThreadPoolExecutor(len(machines)) as pool:
         futures = [pool.submit(action, ssh) for ssh in machines]
     failures = [str(error) for future in futures if isinstance(error := future.exception(), CannotRun)]
@@ -336,7 +335,7 @@ class HostAgent:
 
     def listen(self) -> None:
         """Start the server for one measurement of capacity. The server ends by itself when no client comes."""
-        end = str(int(CAPACITY_S) + 15)
+        end = str(CAPACITY_S + 15)
         command = ["timeout", end, "iperf3", "--server", "--one-off", "--bind", node.read().address]
         command += ["--port", str(MEASURE_PORT), "--forceflush"]
         self._server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

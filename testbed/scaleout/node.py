@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ def start(node: ClusterNode) -> None:
         raise CannotRun(f"this machine is a node of the cluster {read().cluster}; `testbed cluster down` ends that")
     FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        write_text(CONFIGURATION, ClusterNode(**{**asdict(node), "secrets": {}}).dump(), mode=0o600)
+        write_text(CONFIGURATION, replace(node, secrets={}).dump(), mode=0o600)
         for name, text in node.secrets.items():
             write_text(FOLDER / name, text, mode=0o600)
         _filter_ports(node.hosts)

@@ -148,7 +148,7 @@ class SplitNetwork(Network):
 
     def arrived_bytes(self) -> dict[str, int]:
         """Return, for each link, the bytes that had arrived at its end by the hosts' newest samples."""
-        return dict(self._samples.merged("bytes"))
+        return self._samples.merged("bytes")
 
     def take(self, a: str, b: str, up: bool) -> None:
         """Take a physical pair of links down or up on every host; each host then updates its routes."""
@@ -303,7 +303,7 @@ class HostsShaper(Shaper):
 
     def counters(self) -> dict[str, LinkCounters]:
         """Return every link's counters by the hosts' newest samples."""
-        return dict(self._samples.merged("counters"))
+        return self._samples.merged("counters")
 
     def failure(self) -> str | None:
         """Return which host is lost, or whose part has broken; None if all is well."""
