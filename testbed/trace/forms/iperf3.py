@@ -18,13 +18,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from testbed.link import MTU_FRAME_BYTES
+from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.trace.forms import Form, ImportedTrace
 from testbed.trace.resample import LEAST_STEP_S, Resampled, Volume, resample
 from testbed.trace.trace import TraceError
 
-#: Bytes that a program gets of a full frame: 1,514 less Ethernet's 14, IP's 20, TCP's 20 and its timestamps' 12.
-TCP_PAYLOAD_BYTES = MTU_FRAME_BYTES - 66
 UDP_HEADER_BYTES = 8
 #: Ethernet and IP, in each frame; a fragment carries 1,480 bytes.
 FRAGMENT_HEADER_BYTES = 34
