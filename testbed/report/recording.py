@@ -95,8 +95,10 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     samples = _one_a_step(samples, seconds / steps)
     links = await_links()
     summary, topologies = _whole(path / "summary.json") or {}, _topologies(manifest)
+    own = str(manifest["spec"].get("topology"))
+    first = next((topology for name, topology in topologies.items() if name.endswith(own)), {})
     # Programs without a controller report no rounds, nor do members whose run failed before the first.
-    workers = sorted({report.member for report in reports} or _declared_workers(manifest, topologies))
+    workers = sorted({report.member for report in reports} or _declared_workers(first))
     events = _since(path / "events.jsonl", began)
     return {
         "network": _overview(path, manifest),
@@ -104,7 +106,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
         "hosts": {name: {"kind": "worker", "site": site_of(name)} for name in workers},
         "seconds": seconds,
         "links": links,
-        "traced": _traced(manifest, topologies, events),
+        "traced": _traced(first, topologies, events),
         "changes": _changes(events, summary),
         "traffic_s": [sample.at_s - began for sample in samples],
         "bytes": _by_link(samples),
@@ -146,11 +148,9 @@ def _topologies(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _declared_workers(manifest: Mapping[str, Any], topologies: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _declared_workers(topology: Mapping[str, Any]) -> list[str]:
     """Return the names of the workers in the topology's file; none where the run did not keep the file."""
-    own = str(manifest["spec"].get("topology"))
-    found = (topology["sites"] for name, topology in topologies.items() if name.endswith(own))
-    sites: Mapping[str, Any] = next(found, {})
+    sites = topology.get("sites", {})
     counts = {name: site.get("workers") for name, site in sites.items() if isinstance(site, dict)}
     return [f"{name}-w{n}" for name, count in counts.items() if isinstance(count, int) for n in range(count)]
 
@@ -168,25 +168,23 @@ def _sites(
 
 
 def _traced(
-    manifest: Mapping[str, Any], topologies: Mapping[str, Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
+    first: Mapping[str, Any], topologies: Mapping[str, Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the links with a trace or background traffic, from the start and from each network swap on.
 
-    `links` is None for a network whose file the run did not keep.
+    `first` is the network at the start. `links` is None for a network whose file the run did not keep.
     """
-    own = str(manifest["spec"].get("topology"))
-    first = [topology for name, topology in topologies.items() if name.endswith(own)]
-    found = [{"at_s": 0.0, "links": _traced_in(*first[:1])}]
+    found = [{"at_s": 0.0, "links": _traced_in(first)}]
     for event in events:
         if event["kind"] == "swap":
-            others = [topology for topology in topologies.values() if topology.get("name") == event["target"]]
-            found.append({"at_s": event["at_s"], "links": _traced_in(*others[:1])})
+            others = (topology for topology in topologies.values() if topology.get("name") == event["target"])
+            found.append({"at_s": event["at_s"], "links": _traced_in(next(others, {}))})
     return found
 
 
-def _traced_in(topology: Mapping[str, Any] | None = None) -> list[str] | None:
+def _traced_in(topology: Mapping[str, Any]) -> list[str] | None:
     try:
-        file = validate(TopologyFile, topology or {}, Path("topology"))
+        file = validate(TopologyFile, topology, Path("topology"))
     except SpecError:
         return None
     loaded = file.traffic_by_link()
