@@ -406,9 +406,7 @@ class Topology:
 
 
 def _link(source: str, target: str, properties: LinkProperties, folder: Path, read: ReadTrace) -> Link:
-    trace = None
-    if ref := properties.trace:
-        trace = ref.read(folder, read)
+    trace = properties.trace.read(folder, read) if properties.trace else None
     rate = properties.rate
     if rate is None:
         first = trace.at(0.0) if trace else None
