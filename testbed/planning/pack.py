@@ -111,18 +111,18 @@ class _PackingSearch:
 
     def run(self) -> Packed:
         if not self._program.trees:
-            self._mix(FIRST_STEPS)
+            self._mix()
         self._generate()
         unit = self._overlay.unit_bps
         rates = self._program.rates() * unit
         trees = tuple(self._program.trees)
         return Packed(self._overlay, trees, rates, self._best, self._lower * unit, self._upper * unit)
 
-    def _mix(self, steps: int) -> None:
+    def _mix(self) -> None:
         """Run the first phase: mix pairs of trees with ever less congestion (the load of the fullest capacity)."""
         prices = self._best
         load = np.zeros(len(self._goodput))
-        for step in range(steps):
+        for step in range(FIRST_STEPS):
             _, pair = self._price(prices, roots=1)
             added = np.zeros(len(self._goodput))
             for tree in pair:
