@@ -27,13 +27,6 @@ class Protocol:
     events: Sequence[Mapping[str, Any]] = ()
 
 
-def fall(site: str, at_s: float, part: float) -> list[dict[str, Any]]:
-    """Return the events by which all links from and to a site fall to `part` of their rates."""
-    states = declared_states(Topology.load(TOPOLOGY))
-    links = {name: state.rate_bps * part for name, state in states.items() if site in name.split("->")}
-    return [{"at": f"{at_s:g}s", "change": {"link": name, "rate": f"{bps / 1e6:g}mbit"}} for name, bps in links.items()]
-
-
 #: Local steps of local SGD and of FedAvg.
 EVERY = 8
 #: Local steps of the fastest member where each does as many as it can: 0.8 s, in which the slowest do two.
@@ -51,7 +44,11 @@ AUTO: Mapping[str, Any] = {"strategy": "auto"}
 #: The first plan stays in force, whatever links do.
 HELD = {"hold": True}
 #: All links of one region fall to a tenth at 5 s: of the region over which the first plan's trees exchange most.
-FALL = fall("r1", 5.0, 0.1)
+FALL = [
+    {"at": "5s", "change": {"link": name, "rate": f"{state.rate_bps * 0.1 / 1e6:g}mbit"}}
+    for name, state in declared_states(Topology.load(TOPOLOGY)).items()
+    if "r1" in name.split("->")
+]
 
 #: Each group has rounds of its own, and waits for no group that is up to two rounds behind.
 STAGGERED: Mapping[str, Any] = {
