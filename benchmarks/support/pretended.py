@@ -26,15 +26,15 @@ from testbed.scaleout.split.cut_links import Pair
 #: More than any host carries.
 NO_LIMIT_BPS = 50e9
 LOOPBACK = 1
+MTU = 1500
 
 
 class PretendedHosts:
     """Hosts by `names`, `one_way_s` apart, while the context is entered. Without a delay nothing is shaped."""
 
-    def __init__(self, names: Sequence[str], one_way_s: float = 0.0, mtu: int = 1500) -> None:
+    def __init__(self, names: Sequence[str], one_way_s: float = 0.0) -> None:
         self.names = tuple(names)
         self.addresses = {name: IPv4Address(f"10.77.0.{number}") for number, name in enumerate(names, start=1)}
-        self.mtu = mtu
         self._one_way_s = one_way_s
         self._stack = ExitStack()
 
@@ -46,15 +46,15 @@ class PretendedHosts:
             stack.callback(middle.close)
             middle.apply(device.bridge("between"))
             bridge = middle.index("between")
-            middle.apply(device.mtu(bridge, self.mtu), device.up(bridge))
+            middle.apply(device.mtu(bridge, MTU), device.up(bridge))
             for name, namespace in self.namespaces.items():
                 host = Netlink(namespace.path)
                 with opened(namespace.holder) as there:
                     middle.apply(device.veth(name, None, "eth0", None, there))
                 port, card = middle.index(name), host.index("eth0")
-                middle.apply(device.mtu(port, self.mtu), device.plugged(port, bridge), device.up(port))
+                middle.apply(device.mtu(port, MTU), device.plugged(port, bridge), device.up(port))
                 own = IPv4Interface((int(self.addresses[name]), 24))
-                host.apply(device.mtu(card, self.mtu), device.address(card, own), device.up(card), device.up(LOOPBACK))
+                host.apply(device.mtu(card, MTU), device.address(card, own), device.up(card), device.up(LOOPBACK))
                 host.close()
             if self._one_way_s:
                 self._shaper = stack.enter_context(open_shaper())
