@@ -45,10 +45,6 @@ ENDLESS = 2**31 - 1
 #: while acknowledgements queue: a round of packing took 1.29 times the bound under BBR and 1.26 under reno.
 CONGESTION = "reno"
 
-#: Rounds of a plan that are left out beside the round under way. None: a plan's first round is over when the
-#: controller's status shows the plan in force.
-WARM_UP = 0
-
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
@@ -103,11 +99,14 @@ class Live:
         """Return the controller's decisions on forced plans. A plan that is in force already is not adopted."""
         return [one for one in read_records(self._out / "decisions.jsonl") if one["reason"] == "forced"]
 
-    def measure(self, count: int, warm_up: int = WARM_UP) -> Rounds:
-        """Return the next `count` rounds under the plan in force, after `warm_up` rounds."""
+    def measure(self, count: int) -> Rounds:
+        """Return the next `count` rounds under the plan in force.
+
+        No round is left out: a plan's first round is over when the controller's status shows the plan in force.
+        """
         client = self._controller.client
         plan = self.plan
-        first = (client.status()["round"] or 0) + 1 + warm_up  # the round that is on has begun already
+        first = (client.status()["round"] or 0) + 1  # the round that is on has begun already
         self.wait(lambda status: (status["round"] or 0) >= first + count)
         rounds = client.rounds(first)[: count + 1]
         if any(done["epoch"] != plan.epoch for done in rounds):
