@@ -67,15 +67,6 @@ class Replayed:
     #: The number of that round.
     simulated_round: int | None
 
-    @property
-    def below_bound(self) -> list[Mapping[str, Any]]:
-        """The decisions with a prediction below the bound of its own view."""
-        return [one for one in self.decisions if _least_s(one) < (one["bound_s"] or 0.0) * (1 - 1e-6)]
-
-
-def _least_s(decision: Mapping[str, Any]) -> float:
-    return min(float(decision[name] or "inf") for name in ("current_s", "proposed_s"))
-
 
 def replay(record: RunRecord, out: Path, until_s: float = float("inf")) -> Replayed:
     """Replay a run up to a moment, or to its last recorded round.
