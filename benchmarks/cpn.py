@@ -30,10 +30,10 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from benchmarks.support.campaign import Campaign, Enough, Watch, load, run_of, without_curves
+from benchmarks.support.campaign import Campaign, Enough, Watch, load, run_of, seconds_to, without_curves
 from benchmarks.support.cpn.cells import SCALES, SEEDS, SIMULATED_SEEDS, TASKS, Cell, Goal, cells, simulated_cells
 from benchmarks.support.cpn.protocols import PROTOCOLS
-from benchmarks.support.cpn.tables import events_table, rule_table, said, seconds_to, table
+from benchmarks.support.cpn.tables import events_table, rule_table, said, table
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.program import run_program
@@ -71,7 +71,7 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
             else:
                 run_of(experiment, directory, server, over).execute()
     found = figures_of(directory.path, experiment)
-    learned = seconds_to(cell.goal, found)
+    learned = seconds_to(cell.goal.loss, found)
     when = "not reached" if learned is None else f"{learned:.1f} s"
     progress(f"  {when}, loss {said(found['loss'], '.3f')}, {found['rounds']} rounds")
     return found

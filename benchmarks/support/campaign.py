@@ -99,6 +99,11 @@ def without_curves(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
     return {key: {name: value for name, value in cell.items() if name != "curve"} for key, cell in found.items()}
 
 
+def seconds_to(loss: float, run: Mapping[str, Any]) -> float | None:
+    """Return when the loss of a cell's curve first reached `loss`; None if it never did."""
+    return next((float(at_s) for at_s, its, _ in run["curve"] if its <= loss), None)
+
+
 class ForkedRun(Run):
     """A run whose workers are forked processes in the network's hosts instead of containers."""
 

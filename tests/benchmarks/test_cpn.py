@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from benchmarks.cpn import figures_of, rounds_to_swap
+from benchmarks.support.campaign import seconds_to
 from benchmarks.support.cpn import tables as cpn_tables
 from benchmarks.support.cpn.cells import TASKS, Cell, simulated_cells
 from benchmarks.support.cpn.protocols import CONDUCTED, FALL, FLAT, OURS, PROTOCOLS
-from benchmarks.support.cpn.tables import events_table, rule_table, seconds_to, table
+from benchmarks.support.cpn.tables import events_table, rule_table, table
 from testbed.spec.experiment import Experiment
 
 pytestmark = pytest.mark.pure
@@ -60,7 +61,7 @@ def test_what_a_run_s_records_say(tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     (tmp_path / "events.jsonl").write_text("")
     found = figures_of(tmp_path, experiment)
-    assert seconds_to(TASKS["digits"].goal, found) == 2.0 and found["seconds"] == 3.0 and found["rounds"] == 3
+    assert seconds_to(target, found) == 2.0 and found["seconds"] == 3.0 and found["rounds"] == 3
     assert found["idle"] == pytest.approx(0.5)
     assert found["wan_bytes"] == 4000 and found["late"] == 0
     assert found["loss"] == pytest.approx(target / 2) and found["worst_loss"] == pytest.approx(target)

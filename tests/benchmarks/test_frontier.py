@@ -12,7 +12,7 @@ from benchmarks.frontier import chosen_schemes
 from benchmarks.support.frontier import cells
 from benchmarks.support.frontier.cells import EMULATED, EMULATED_TASKS, SCHEMES, STEPS, TASKS, TIMED_ROUNDS, Cell
 from benchmarks.support.frontier.measure import experiment_of
-from benchmarks.support.frontier.tables import compared, draw, seconds_to, table
+from benchmarks.support.frontier.tables import compared, draw, table
 from testbed.schemes import SCHEMES as REGISTRY
 
 pytestmark = pytest.mark.pure
@@ -79,8 +79,3 @@ def test_loss_bytes_and_time_against_all_reduce(tmp_path: Path) -> None:
     assert "0/1" in table([one, never], TASK, 100, simulated=False).rows[1]
     draw({TASK.name: [one, never]}, tmp_path / "figure.svg")
     assert "muloco" in (tmp_path / "figure.svg").read_text()
-
-
-def test_a_loss_is_reached_when_it_is_first_as_low() -> None:
-    run = figures([2.0, 1.0, 1.5], 1.0)
-    assert seconds_to(1.2, run) == 20.0 and seconds_to(0.5, run) is None

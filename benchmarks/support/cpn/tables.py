@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal
+from benchmarks.support.campaign import seconds_to
+from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell
 from benchmarks.support.cpn.protocols import ABLATIONS, BASELINES, CONDUCTED, EVENTS, FLAT, OURS
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.support.table import Table
@@ -21,11 +22,6 @@ NEAR = 0.05
 HELD = ", held"
 
 
-def seconds_to(goal: Goal, run: Mapping[str, Any]) -> float | None:
-    """Return when the agreed model first reached the goal's loss; None if it never did."""
-    return next((at_s for at_s, loss, _ in run["curve"] if loss <= goal.loss), None)
-
-
 def measured(found: Mapping[str, Any], task: str, protocol: str) -> dict[Cell, Any]:
     """Return the kept figures of a protocol, by cell."""
     cells = [Cell(task, protocol, seed) for seed in range(1, SEEDS + 1)]
@@ -35,13 +31,13 @@ def measured(found: Mapping[str, Any], task: str, protocol: str) -> dict[Cell, A
 def seconds(found: Mapping[str, Any], task: str, protocol: str) -> dict[int, float]:
     """Return each seed's seconds to its goal, or the limit where it was not reached."""
     runs = measured(found, task, protocol)
-    return {cell.seed: seconds_to(cell.goal, run) or cell.goal.limit_s for cell, run in runs.items()}
+    return {cell.seed: seconds_to(cell.goal.loss, run) or cell.goal.limit_s for cell, run in runs.items()}
 
 
 def reached(found: Mapping[str, Any], task: str, protocol: str) -> list[float]:
     """Return the seconds of the runs that reached their goal."""
     runs = measured(found, task, protocol)
-    return [at_s for cell, run in runs.items() if (at_s := seconds_to(cell.goal, run)) is not None]
+    return [at_s for cell, run in runs.items() if (at_s := seconds_to(cell.goal.loss, run)) is not None]
 
 
 def worst(found: Mapping[str, Any], task: str, protocol: str) -> dict[int, float]:
@@ -129,7 +125,7 @@ def rule_table(found: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Table, 
         steps = []
         for cell in cells:
             if (cell.task, cell.scale) == (task, scale) and (run := found.get(cell.key)):
-                times.setdefault(cell.protocol, []).append(seconds_to(cell.goal, run) or cell.goal.limit_s)
+                times.setdefault(cell.protocol, []).append(seconds_to(cell.goal.loss, run) or cell.goal.limit_s)
                 if cell.protocol == FLAT:
                     steps.append(run["seconds"] / run["rounds"] / TASKS[task].slowest_step_s)
         if not times.keys() >= {OURS, FLAT}:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.support.campaign import seconds_to
 from benchmarks.support.frontier.cells import REFERENCES, TIMED_ROUNDS, Cell, Task
 from benchmarks.support.frontier.measure import loss_of
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
@@ -83,11 +84,6 @@ def compared(found: Found, task: Task, scheme: str, seeds: int, steps: int, simu
         seconds=mean(taken.values()) if taken else None,
         sooner={name: ratio(its, taken) for name, its in whole.items()},
     )
-
-
-def seconds_to(loss: float, run: Mapping[str, Any]) -> float | None:
-    """Return when a run's loss first reached `loss`; None if it never did."""
-    return next((float(at_s) for at_s, its, _ in run["curve"] if its <= loss), None)
 
 
 def _sure(found: Ratio | None) -> Ratio:

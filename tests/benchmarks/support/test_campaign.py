@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.support.campaign import Campaign, without_curves
+from benchmarks.support.campaign import Campaign, seconds_to, without_curves
 from benchmarks.support.forkserver import ForkServer
 
 pytestmark = pytest.mark.local
@@ -53,3 +53,8 @@ def test_a_cell_whose_compute_was_not_what_is_declared_is_not_kept(tmp_path: Pat
     campaign = Campaign(tmp_path / "kept.json", most_late=0.2)
     campaign.measure(CELLS, measured, forks=False)
     assert list(campaign.read()) == ["a", "c"]
+
+
+def test_a_loss_is_reached_when_it_is_first_as_low() -> None:
+    run = {"curve": [(10.0, 2.0, 4.0), (20.0, 1.0, 2.0), (30.0, 1.5, 3.0)]}
+    assert seconds_to(1.2, run) == 20.0 and seconds_to(0.5, run) is None
