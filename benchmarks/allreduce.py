@@ -46,9 +46,10 @@ from benchmarks.support.table import Table, progress, show
 from testbed.emulation.network.holders import Namespaces, idle_requests
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.testbed import Backend, Testbed
-from testbed.plan import Plan, Tree
+from testbed.plan import Plan
 from testbed.planning import make_policy
 from testbed.planning.bound import bound
+from testbed.planning.policies.star import star
 from testbed.planning.view import View
 from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
@@ -199,15 +200,12 @@ def view(case: Case) -> View | None:
     return view_of(case.network, routes, states, int(case.mib * MIB), 0.0, "oracle")
 
 
-def plan(members: Sequence[str], seen: View | None) -> Plan:
+def plan(members: tuple[str, ...], seen: View | None) -> Plan:
     """Return this library's plan: by `auto` over a network; over loopback each member is the root of its part."""
     if seen is not None:
         return make_policy("auto").plan(seen)
-    trees = []
-    for root in members:
-        parents = {member: root for member in members if member != root}
-        trees.append(Tree(root, parents, parents, 1 / len(members)))
-    return Plan(0, tuple(members), tuple(trees), LOOPBACK_CHUNK_BYTES)
+    trees = tuple(star(members, root, 1 / len(members)) for root in members)
+    return Plan(0, members, trees, LOOPBACK_CHUNK_BYTES)
 
 
 def measure(case: Case, backend: Backend, repeats: int) -> Figures:
