@@ -11,6 +11,7 @@ import numpy as np
 
 from testbed.compiler import library
 from testbed.planning.constraints import Constraints, Floats, Ints
+from testbed.planning.events import starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,9 @@ class Overlay:
         self._source = np.array([index[source] for source, _ in limits.drawn], dtype=np.int64)
         self._target = np.array([index[target] for _, target in limits.drawn], dtype=np.int64)
         routes = [[number[name] for name in drawn] for drawn in limits.drawn.values()]
-        lengths = np.array([len(route) for route in routes], dtype=np.int64)
-        self._start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        self._start = starts(routes)
         self._drawn = np.array([name for route in routes for name in route], dtype=np.int64)
-        self._edge_of_draw = np.repeat(np.arange(len(routes)), lengths)
+        self._edge_of_draw = np.repeat(np.arange(len(routes)), np.diff(self._start))
         self._edge = np.full((len(members), len(members)), -1, dtype=np.int64)
         self._edge[self._source, self._target] = np.arange(len(routes))
 
