@@ -44,7 +44,7 @@ AUTO: Mapping[str, Any] = {"strategy": "auto"}
 #: The first plan stays in force, whatever links do.
 HELD = {"hold": True}
 #: All links of one region fall to a tenth at 5 s: of the region over which the first plan's trees exchange most.
-FALL = [
+FALL: Sequence[Mapping[str, Any]] = [
     {"at": "5s", "change": {"link": name, "rate": f"{state.rate_bps * 0.1 / 1e6:g}mbit"}}
     for name, state in declared_states(Topology.load(TOPOLOGY)).items()
     if "r1" in name.split("->")
