@@ -295,7 +295,7 @@ def ports(count: int) -> Iterator[list[Port]]:
 
 
 def main() -> None:
-    """Measure a replayed trace, print the tables, and return the exit code."""
+    """Measure a replayed trace and print the tables."""
     parser = Options(__doc__)
     parser.add_argument("--file", type=Path, help="a packet-delivery file; a generated one without")
     parser.add_argument("--backend", default="auto", choices=["auto", "netem", "userspace"])

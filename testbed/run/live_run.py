@@ -7,6 +7,7 @@ the experiment's file, but marked as done by hand.
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -43,13 +44,15 @@ class LoopExecutor(Executor):
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._over = False
+        self._guard = threading.Lock()
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Queue a call, from any thread. Raises RuntimeError after the shutdown."""
-        if self._over:
-            raise RuntimeError("the run has ended and takes no more requests")
         future: Future[R] = Future()
-        self._asked.put((future, lambda: fn(*args, **kwargs)))
+        with self._guard:  # what is queued before the shutdown is cancelled by it
+            if self._over:
+                raise RuntimeError("the run has ended and takes no more requests")
+            self._asked.put((future, lambda: fn(*args, **kwargs)))
         return future
 
     def wait(self, seconds: float) -> None:
@@ -61,7 +64,8 @@ class LoopExecutor(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Reject further calls, and cancel the queued ones."""
-        self._over = True
+        with self._guard:
+            self._over = True
         while not self._asked.empty():
             self._asked.get()[0].cancel()
 

@@ -34,7 +34,7 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
     Raises:
         SyncError: The member can't go on.
         Stopped: The controller stopped the training.
-        ValueError: The job names a model, data set or optimizer that does not exist.
+        ValueError: The job names a model, data set, optimizer or codec that does not exist.
     """
     torch.set_num_threads(1)
     try:
@@ -43,10 +43,10 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
         place = meeting.node
         steps = PacedSteps(model, work, place)
         participant = participant_of(meeting.name, tuple(meeting.welcome.roster), meeting.job, model)
+        codec = by_name(place.rules.get("codec", PLAIN.name))
     except ValueError as error:
         meeting.channel.send(Goodbye.with_error(meeting.name, 0, str(error)))
         raise
-    codec = by_name(place.rules.get("codec", PLAIN.name))
     with Membership(meeting, participant, steps.figures, codec, scheme.survives) as membership:
         flat.scatter(membership.train(steps), model.parameters)
         membership.finish(model.digest(), model.evaluate())

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
+from msgspec import to_builtins
 
-from testbed.protocol import NodeConfiguration
+from testbed.protocol import Goodbye, Job, NodeConfiguration
+from testbed.schemes import named
+from testbed.sync.rendezvous import Rendezvous
 from testbed.worker import learner
-from testbed.worker.gossip import PacedSteps, gathered
+from testbed.worker.gossip import PacedSteps, gathered, train
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
 
 pytestmark = pytest.mark.local
+
+
+def test_the_controller_is_told_of_a_codec_that_does_not_exist(tmp_path: Path) -> None:
+    place = NodeConfiguration("sgp", (), (), {"a": 1.0}, (), {"codec": "fp7"})
+    job = Job(10, scheme="sgp", workload=workload().to_json(), assignment=to_builtins(place))
+    sent: list[Goodbye] = []
+    welcome, channel = SimpleNamespace(roster={"a": ("127.0.0.1", 1)}), SimpleNamespace(send=sent.append)
+    meeting = SimpleNamespace(name="a", job=job, node=place, welcome=welcome, channel=channel)
+    with pytest.raises(ValueError):
+        train(cast(Rendezvous, meeting), named("sgp"), tmp_path)
+    assert [("fp7" in goodbye.error) for goodbye in sent] == [True]
 
 
 def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: Path) -> None:

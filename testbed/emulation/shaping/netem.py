@@ -295,7 +295,8 @@ class NetemShaper(Shaper):
             except OSError as error:
                 if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EINVAL):  # the interface went first
                     raise ShapingError(f"link {link} could not be stopped: {error.strerror}") from error
-            self._leave(tree.netns)
+            finally:
+                self._leave(tree.netns)
 
     def counters(self) -> dict[str, LinkCounters]:
         """Return the totals of every attached link, from the counters of its qdiscs."""

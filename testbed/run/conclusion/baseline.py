@@ -31,7 +31,8 @@ def read_summary(file: Path) -> Summary:
         summary = json.loads(text_of(file, MOST_BYTES))
         if not isinstance(summary, dict) or not isinstance(summary["verdict"], str) or "reasons" not in summary:
             raise ValueError("it has no verdict")
-    except (OSError, ValueError, KeyError) as error:
+        round_seconds(summary)
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise NoSummary(f"{file}: not a run's summary: {error}\n    {remedy}") from None
     return summary
 

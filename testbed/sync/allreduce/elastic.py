@@ -307,9 +307,10 @@ class ElasticGroup:
     def _report_lost(self, epoch: int, loss: Loss) -> None:
         """Report a loss to the controller; each broken connection only once."""
         key = epoch, loss.peer, loss.broken
-        if loss.broken and key in self._losses:
-            return
-        self._losses.add(key)
+        with self._changed:
+            if loss.broken and key in self._losses:
+                return
+            self._losses.add(key)
         self._tell(Lost(self._settings.member, loss.peer, brief(loss.why), epoch, loss.broken))
 
     # -- called by the Listener ----------------------------------------------------------------------------------------

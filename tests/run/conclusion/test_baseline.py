@@ -17,6 +17,14 @@ from testbed.run.conclusion.baseline import shortfalls
 pytestmark = pytest.mark.pure
 
 
+BAD_SUMMARIES: list[dict[str, Any]] = [
+    {"verdict": 3, "reasons": []},
+    {"verdict": "trusted", "reasons": []},
+    {"verdict": "trusted", "reasons": [], "sync": {"seconds_per_round": [1.0]}},
+    {"verdict": "trusted", "reasons": [], "sync": {"seconds_per_round": {"p50": "fast"}}},
+]
+
+
 def summary(seconds: float | None, *reasons: str) -> dict[str, Any]:
     verdict = "suspect" if reasons else "trusted"
     return {"verdict": verdict, "reasons": list(reasons), "sync": {"seconds_per_round": {"p50": seconds}}}
@@ -59,7 +67,7 @@ def test_the_command_says_which_and_its_exit_code_too(tmp_path: Path) -> None:
     assert all(token in slower.stderr for token in ("12%", "0.5 s", "10%"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"verdict": 3, "reasons": []}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", *map(json.dumps, BAD_SUMMARIES)])
 def test_what_is_no_summary_is_bad_input(text: str, tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
     assert "summary.json" in checked(tmp_path).stderr
