@@ -33,9 +33,6 @@ from testbed.telemetry.store import read_records
 #: to the new rate than to the old one.
 STAYS = 1.4
 
-#: The reason of a decision that ends a lost trial with a return to the plan before.
-RETURN = "return"
-
 
 def score(record: RunRecord) -> Score:
     """Return the score of a run.
@@ -58,7 +55,7 @@ def score(record: RunRecord) -> Score:
         sent_over=tuple(sent for _, _, _, sent in noticed),
         calibration=tuple(predicted_s / median(rounds) for predicted_s, rounds in foreseen),
         first_rounds=tuple(rounds[0] / median(rounds) for _, rounds in foreseen),
-        swaps=tuple(_swaps(record, history, adopted, {one.epoch for one in trials})),
+        swaps=tuple(_swaps(record, history, adopted, {epoch for one in trials for epoch in (one.epoch, one.returned)})),
         trials=tuple(trials),
         lasted_s=(record.end_s,),
         considered_s=tuple(_considered_s(record)),
@@ -285,14 +282,24 @@ def _adopted(record: RunRecord, history: _RoundHistory) -> Iterable[Mapping[str,
 
 
 def _trials(record: RunRecord, history: _RoundHistory, adopted: Sequence[Mapping[str, Any]]) -> Iterable[TrialScore]:
-    """Yield the lost trials, by the decisions that ended them."""
-    tried = {line["epoch"]: line for line in adopted}
-    for back in adopted:
-        if back.get("reason") != RETURN or back["last"] not in tried:
+    """Yield the lost trials.
+
+    These are the plans whose rounds were no shorter than the rounds before, and from which the controller returned to
+    the plan before within AHEAD rounds.
+    """
+    tried = {line["epoch"]: line for line in adopted if _unforced(line)}
+    for back in filter(_unforced, adopted):
+        if back["last"] not in tried or history.stayed(back["last"]):
+            continue
+        if record.plans[back["epoch"]].shape() != record.plans[tried[back["last"]]["last"]].shape():
             continue
         first, last = (bisect_left(history.epochs, back[which]) for which in ("last", "epoch"))
-        longer_s = sum(seconds - back["proposed_s"] for _, seconds in history.rounds[first : last + 1])
-        yield TrialScore(back["last"], tried[back["last"]]["at_s"], max(longer_s, 0.0))
+        seconds = [whole_s for _, whole_s in history.rounds[max(first - AHEAD, 0) : last + 1]]
+        before, its = seconds[: min(first, AHEAD)], seconds[min(first, AHEAD) : -1]
+        if before and its and median(its) < median(before):
+            continue  # it was left because the network changed
+        longer_s = sum(whole_s - back["proposed_s"] for whole_s in seconds[min(first, AHEAD) :])
+        yield TrialScore(back["last"], back["epoch"], tried[back["last"]]["at_s"], max(longer_s, 0.0))
 
 
 def _swaps(

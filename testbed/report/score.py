@@ -56,6 +56,8 @@ class TrialScore:
     """A plan that lost its trial, so that the plan before it returned."""
 
     epoch: int
+    #: The epoch under which the plan before returned.
+    returned: int
     at_s: float
     #: How much longer than the rounds before the trial took: its rounds, and the first one of the plan that returned.
     cost_s: float
@@ -108,8 +110,9 @@ class Score:
         f"Of the plans that stayed for {AHEAD} rounds, those are as promised whose median is within "
         f"{text.percent(PROMISED_WITHIN)} of the promise, and those are shorter whose median is below that of the "
         "rounds before, since the newest step of a link in use.",
-        "A lost trial is a plan that was left because the plan before it was faster; it is not counted as a swap, and "
-        "its time is how much longer its rounds took, as a share of the whole run.",
+        f"A lost trial is a plan whose rounds were no shorter than before, and that was left within {AHEAD} rounds for "
+        "the plan before it. It is not counted as a swap, and its time is how much longer its rounds took, as a share "
+        "of the whole run.",
     )
     COST_NOTES: ClassVar[tuple[str, ...]] = (
         "Considering plans is a share of one processor over the run; a simulated run has none.",

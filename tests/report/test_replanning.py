@@ -185,11 +185,20 @@ def test_a_trial_that_was_lost_is_no_swap_and_costs_what_its_rounds_took_longer(
     ends = [*((0, 2.0 * number) for number in range(1, 9)), *((1, 16.0 + 3 * number) for number in range(1, 4))]
     ends += [(2, 25.0 + 2 * number) for number in range(1, 7)]
     tried = {"at_s": 15.0, "last": 0, "epoch": 1, "reason": "period", "current_s": 2.0, "proposed_s": 1.0}
-    back = {"at_s": 24.0, "last": 1, "epoch": 2, "reason": "return", "current_s": 3.0, "proposed_s": 2.0}
+    back = {"at_s": 24.0, "last": 1, "epoch": 2, "reason": "period", "current_s": 3.0, "proposed_s": 2.0}
     found = score(record(ends, [FIRST, tried, back], []))
     assert found.swaps == ()
-    assert found.trials == (TrialScore(1, 15.0, 3.0),), "three rounds of 3 s, where others take 2 s"
+    assert found.trials == (TrialScore(1, 2, 15.0, 3.0),), "three rounds of 3 s, where others take 2 s"
     assert found.trials_share == pytest.approx(3.0 / 40.0)
+
+
+def test_a_plan_that_was_faster_while_it_stayed_was_no_trial() -> None:
+    """The controller left it because the network changed again."""
+    ends = [*((0, 2.0 * number) for number in range(1, 9)), *((1, 16.0 + number) for number in range(1, 4))]
+    ends += [(2, 19.0 + number) for number in range(1, 9)]
+    swaps = [{"at_s": 16.0, "last": 0, "epoch": 1}, {"at_s": 19.0, "last": 1, "epoch": 2}]
+    found = score(record(ends, [FIRST, *({**swap, "reason": "period", "proposed_s": 1.0} for swap in swaps)], []))
+    assert [one.epoch for one in found.swaps] == [1, 2] and found.trials == ()
 
 
 def test_a_plan_that_another_decision_left_was_no_trial() -> None:
