@@ -34,9 +34,11 @@ class Leases:
     A member is lost when one of these holds:
 
     - it has not renewed its lease for `lease_s` seconds;
-    - its connection to the controller ended, and a peer's connection to it broke;
-    - the connections of more than half of the other members to it broke;
+    - its connection to the controller ended, and a peer's connection to it broke within the last lease;
+    - the connections of more than half of the other members to it broke within the last lease;
     - for a lease, others have waited for it longer than a round takes, and it waits for nobody itself.
+
+    A member that is alive a lease after a connection broke has renewed its lease since: that loss proves nothing more.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -127,7 +129,8 @@ class Leases:
         return ""
 
     def _loss_reason(self, member: str, now: float) -> str:
-        broken = self._broken.get(member, {})
+        reports = self._broken.get(member, {})
+        broken = {by: (at, why) for by, (at, why) in reports.items() if now - at <= self._lease_s}
         if now - self._renewed_s[member] > self._lease_s:
             return f"it did not renew its lease for {self._lease_s:g} s"
         if broken and (member in self._disconnected or len(broken) > (len(self._renewed_s) - 1) / 2):

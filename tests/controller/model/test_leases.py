@@ -84,6 +84,20 @@ def test_a_member_that_hung_up_may_come_back() -> None:
     assert not made.lost_members(2.0)
 
 
+def test_a_connection_that_broke_a_lease_ago_proves_nothing_about_a_member_that_is_alive() -> None:
+    made = leases()
+    made.report_peer("a", "d", "reset", True, 1.0)
+    made.advance("a", 2.0)  # it goes on without that connection
+    assert not renewed(made, 7.0, *MEMBERS) and not renewed(made, 9.5, *MEMBERS)
+    made.disconnect("d")
+    assert not made.lost_members(9.5), "it may return within a lease"
+    made.renew("d", 9.6)
+    made.report_peer("b", "d", "reset", True, 9.7)
+    assert not made.lost_members(9.7), "one of three is not most of the others"
+    made.report_peer("c", "d", "reset", True, 9.8)
+    assert made.lost_members(9.8)["d"].startswith("b ")
+
+
 def test_most_of_the_others_are_believed() -> None:
     made = leases()
     made.report_peer("a", "d", "reset", True, 1.0)
