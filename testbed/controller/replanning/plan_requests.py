@@ -37,6 +37,7 @@ class PlanRequests:
         self._queue: deque[PlanRequest] = deque()
         self._deferred: PlanRequest | None = None
         self._joining: list[str] = []
+        self._gone: set[str] = set()  # members that were removed and made no request since
 
     @property
     def empty(self) -> bool:
@@ -45,6 +46,7 @@ class PlanRequests:
 
     def add(self, request: PlanRequest) -> None:
         """Add a request to the end of the queue."""
+        self._gone.discard(request.joins)
         self._queue.append(request)
 
     def take(self) -> PlanRequest:
@@ -74,7 +76,12 @@ class PlanRequests:
         for member in joining:
             self.add(PlanRequest("member", joins=member))
 
+    def is_withdrawn(self, request: PlanRequest) -> bool:
+        """Return whether the member that was to join is gone, and made no request since."""
+        return request.joins in self._gone
+
     def remove(self, member: str) -> None:
         """Remove the requests for a joining member that is gone."""
+        self._gone.add(member)
         self._joining = [other for other in self._joining if other != member]
         self._queue = deque(request for request in self._queue if request.joins != member)

@@ -256,6 +256,9 @@ class Planner:
         `last` and `declarations` are the plan in force and the number of declared networks when the proposal was begun.
         """
         group = self._group
+        if self._requests.is_withdrawn(request):  # the member that was to join is gone
+            self._busy = False
+            return
         if declarations != self._declarations:  # the proposal is for an earlier network
             yield from self._consider(request)
             return

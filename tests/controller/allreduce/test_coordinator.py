@@ -333,6 +333,19 @@ def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_ag
     assert halts.keys() == set(OTHERS) and LOST in halts["a-w0"].why
 
 
+def test_a_comer_that_goes_while_its_plan_is_considered_disturbs_nobody(told: Told) -> None:
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    told.sent.clear()
+    [proposed] = [*told.coordinator.join(hello(LOST)), *told.coordinator.proceed()]
+    assert isinstance(proposed, Background)
+    told.do(told.coordinator.died(LOST, "killed"))
+    told.do(proposed.then(proposed.work()))
+    assert told.sent == [] and told.coordinator.group.plans.pending is None
+    told.do(told.coordinator.join(hello(LOST)))
+    assert told.take(Welcome).keys() == {LOST}
+
+
 def test_fewer_members_than_the_quorum_end_the_run(told: Told) -> None:
     told.lose("a-w0")
     told.lose("a-w1")
