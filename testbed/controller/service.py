@@ -209,10 +209,17 @@ class ControllerService(ControlledRun):
             self._carry_out(self.coordinator.died(member, why, for_good=True))
 
     def _rejoin(self, hello: Hello, rejoin: Rejoin) -> None:
-        """Take back a reconnected member. For a restarted controller the run then counts as begun."""
+        """Take back a reconnected member. For a restarted controller the run then counts as begun.
+
+        Members that connected to the restarted controller without a state join the run then.
+        """
         actions = list(self.coordinator.rejoin(hello, rejoin))
+        waiting = list(self.hellos.values()) if self.state == "waiting" else []
         self.state = "running"
         self._carry_out(actions)
+        for other in waiting:
+            if other.member != hello.member:
+                self._carry_out(self.coordinator.join(other))
 
     # Requests of the run and of users
 

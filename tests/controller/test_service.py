@@ -21,7 +21,7 @@ from testbed.controller.model.spec import Elasticity
 from testbed.controller.server.member_server import STOPPED, JoinRefused
 from testbed.plan import Plan
 from testbed.planning import PolicyError, View, make_policy
-from testbed.protocol import Goodbye, Held, Hello, Job, Report, Stop, decode, encode
+from testbed.protocol import Goodbye, Held, Hello, Job, Rejoin, Report, Stop, decode, encode
 from testbed.telemetry.store import read_records
 from tests.controller.fleet import connect
 from tests.controller.runs import ROUNDS, group_of, mesh, plan_of, planner_of, running, spec_of, swaps_of, training
@@ -340,6 +340,30 @@ def test_a_hello_at_another_member_s_socket_is_refused_with_the_reason(tmp_path:
             assert says in (stranger.stopped or "")
             assert controller.state == "waiting" and controller.status()["joined"] == []
             stranger.writer.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.local
+def test_a_member_that_comes_to_a_restarted_controller_before_the_others_joins_them(tmp_path: Path) -> None:
+    view = mesh()
+    names, comer = view.names[:-1], view.names[-1]
+    roster = {name: ("10.0.0.1", 4000) for name in names}
+    elastic = Elasticity(quorum=2, lease_s=PATIENCE_S)
+    epochs = tmp_path / "out" / "epochs.json"
+    epochs.parent.mkdir()
+    epochs.write_text(json.dumps({"newest": 1}))
+
+    async def scene() -> None:
+        async with running(spec_of(view, elastic=elastic, period_s=3600.0), tmp_path) as controller:
+            plan = make_policy("mst").plan(view.among(names)).with_epoch(1)  # the comer was lost before
+            controller.joined(Hello(comer, ("10.0.0.1", 4000)))
+            assert controller.state == "waiting"
+            for name in names:
+                rejoin = Rejoin(name, plan.to_json(), roster, 0, False, 1)
+                controller.joined(Hello(name, roster[name], returns=True), rejoin)
+            await happens(lambda: [swap.joins for swap in swaps_of(controller)] == [comer])
+            assert plan_of(controller) == plan and controller.state == "running"
 
     asyncio.run(scene())
 
