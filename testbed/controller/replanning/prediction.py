@@ -86,9 +86,12 @@ class RoundPredictor:
     ratios: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def with_measurement(self, measured: PlanMeasurement) -> RoundPredictor:
-        """Return a predictor that also knows by which factor a plan's measured rounds differ from simulated ones."""
+        """Return a predictor that also knows by which factor a plan's measured rounds differ from simulated ones.
+
+        Simulated rounds of a member alone take no time if the member computes beside its rounds. They teach nothing.
+        """
         simulated_s = replace(self, compute_s=measured.compute_s).simulate(measured.plan, measured.view)
-        return self.with_ratio(measured.plan, measured.whole_s / simulated_s)
+        return self if simulated_s == 0 else self.with_ratio(measured.plan, measured.whole_s / simulated_s)
 
     def with_ratio(self, plan: Plan, ratio: float) -> RoundPredictor:
         """Return the predictor with one more ratio of a plan's measured to its simulated rounds.

@@ -66,6 +66,14 @@ def test_one_strange_round_counts_for_little() -> None:
     assert exp(RoundPredictor().with_ratio(plan, 1000.0).correction(plan)[0]) == pytest.approx(STRANGE)
 
 
+def test_rounds_of_a_member_alone_that_computes_beside_them_teach_nothing() -> None:
+    view, _, _ = triangle(10)
+    alone = view.among(view.names[:1])
+    plan = make_policy("mst").plan(alone)
+    measured = PlanMeasurement(plan, alone, whole_s=0.5, compute_s={alone.names[0]: 0.0})
+    assert RoundPredictor().with_measurement(measured).ratios == {}
+
+
 def test_another_epoch_and_name_are_the_same_plan() -> None:
     _, plan, _ = triangle(10)
     predictor = RoundPredictor().with_ratio(plan, 1.4)
