@@ -154,7 +154,9 @@ def _read(controller: ControllerService) -> Snapshot:
 
 
 def _hosts(status: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, Any]:
-    there = set(status["joined"]) - set(status["left"])
+    newest = {event["member"]: event["kind"] for event in status["membership_events"]}
+    lost = {member for member, kind in newest.items() if kind == "left"}
+    there = set(status["joined"]) - set(status["left"]) - lost
     return {
         name: {
             "kind": "worker",

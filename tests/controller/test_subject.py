@@ -113,6 +113,23 @@ def test_only_the_newest_plans_and_events_are_shown_with_their_numbers(
     asyncio.run(scene())
 
 
+def test_a_member_that_was_lost_is_not_shown_as_running_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [{"at_s": 1.0, "kind": kind, "member": NAMES[0]} for kind in ("left", "came")]
+
+    async def scene() -> None:
+        async with running(spec_of(VIEW), tmp_path) as controller:
+            subject = ControllerSubject(controller, tmp_path / "out")
+            for count, running_now in ((0, True), (1, False), (2, True)):
+                status = controller.status() | {"joined": list(NAMES), "membership_events": events[:count]}
+                monkeypatch.setattr(subject, "_snapshot", lambda status=status: (status, dict.fromkeys(NAMES, "")))
+                hosts = (await aside(subject.status)).hosts
+                assert hosts[NAMES[0]].running is running_now and hosts[NAMES[1]].running
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
