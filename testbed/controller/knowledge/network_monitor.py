@@ -197,6 +197,9 @@ class NetworkMonitor:
 
         Returns whether links were measured now (Unix time in seconds).
         """
+        if now < self.measured_s:  # the clock was set back: the times so far are of a clock that no message will reach
+            self.measured_s = 0.0
+            self._heard_s.clear()
         self._heard_s[arrived.member] = now
         self._knowledge.add_trains({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})
         heard_s = self._all_heard_s()

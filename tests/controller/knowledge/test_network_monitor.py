@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.knowledge.knowledge import FORGOTTEN_S
+from testbed.controller.knowledge.knowledge import FORGOTTEN_S, Knowledge
 from testbed.controller.knowledge.network_monitor import (
     DOUBT,
     FASTER,
@@ -17,12 +17,16 @@ from testbed.controller.knowledge.network_monitor import (
     TRAIN_S,
     USED,
     USUAL,
+    NetworkMonitor,
     ProbeKind,
     ProbeScheduler,
     probe_of,
 )
+from testbed.controller.model.identity import Identities
+from testbed.controller.model.membership import AllReduceMembership
+from testbed.controller.model.round_log import RoundLog
 from testbed.planning import Pair, View
-from testbed.protocol import PROBE_TRAINS, Probe
+from testbed.protocol import PROBE_TRAINS, Arrived, Probe
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.pure
@@ -172,3 +176,13 @@ def test_a_declared_rate_counts_until_it_is_measured_and_another_network_starts_
 
 def test_known_links_are_not_probed() -> None:
     assert ProbeScheduler().probes({}, network(), 0.0) == []
+
+
+def test_links_are_measured_during_rounds_again_after_the_clock_was_set_back() -> None:
+    membership = AllReduceMembership(Identities((A, B), "secret"), elastic=None)
+    rounds = RoundLog(lambda _: membership.present)
+    monitor = NetworkMonitor(Knowledge(network()), rounds, membership, lambda *_: None)
+    assert [monitor.arrived(Arrived(name), 10_000.0) for name in (A, B)] == [False, True]
+    assert [monitor.arrived(Arrived(name), 10_000.3) for name in (A, B)] == [False, True]
+    assert [monitor.arrived(Arrived(name), 6_400.6) for name in (A, B)] == [False, True]
+    assert [monitor.arrived(Arrived(name), 6_400.9) for name in (A, B)] == [False, True]
