@@ -154,6 +154,7 @@ class Knowledge:
         self._speeds: dict[str, float] = {}
         self._measured: dict[Pair, list[Train]] = {}  # of the last BEFORE_S
         self._unmeasured: dict[Pair, list[Train]] = {}
+        self._newest_s = -math.inf  # when the newest train of the last round began
 
     def redeclare(
         self,
@@ -198,11 +199,26 @@ class Knowledge:
             arrivals: The receiver's trains of each edge.
             now_s: The time.
         """
+        newest_s = max((train.began_s for came in arrivals.values() for train in came), default=self._newest_s)
+        if newest_s < self._newest_s - FORGOTTEN_S:
+            self._forget_earlier_clocks()
+        self._newest_s = newest_s
         for pair, sample in samples.items():
             if pair in self._declared.edges and sample.rtt_s > 0:
                 self._round_trips.add(pair, sample.rtt_s, self._declared.edges[pair].rtt_s, now_s)
         self.add_trains(arrivals)
         self.measure()
+
+    def _forget_earlier_clocks(self) -> None:
+        """Forget all measurements: the members' clocks were set back, so that these seem to be of the future.
+
+        Until the clocks reach these moments again, an unused link would count as just measured, and be probed by
+        nobody. Where clocks were set back by less than FORGOTTEN_S, that passes as soon.
+        """
+        for known in (self._rates, self._history, self._at_round_end, self._variation, self._suspected):
+            known.clear()
+        self._measured.clear()
+        self._round_trips = RoundTrips()
 
     def add_trains(self, arrivals: Mapping[Pair, Sequence[Train]]) -> None:
         """Keep the trains that arrived so far in the current round until `measure` is called."""
