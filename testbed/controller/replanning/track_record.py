@@ -192,11 +192,13 @@ class TrackRecord:
     def adopted(self, plan: Plan, last: Plan, decision: Decision, request: PlanRequest, of_rounds: bool) -> None:
         """Record that a plan was adopted.
 
-        After a forced plan no earlier plan may return. Only swaps that nobody asked for count as promises. `of_rounds`
-        says whether the decision's seconds are whole rounds.
+        After a forced plan no earlier plan may return. Only swaps that nobody asked for count as promises, and only if
+        rounds are to get shorter: a weaker codec makes them longer, so that steps are worth more. `of_rounds` says
+        whether the decision's seconds are whole rounds.
         """
         past = () if request.policy else (last, *self.earlier_plans)
         self.earlier_plans = tuple(other for other in past if other.shape() != plan.shape())[:REMEMBERED]
         self._promised_s = decision.proposed_s if of_rounds else float("inf")
-        if of_rounds and request.reason == "period" and decision.current_s is not None:
-            self._savings.promise(Promise(1 - decision.proposed_s / decision.current_s, last.epoch, plan.epoch))
+        current_s = decision.current_s
+        if of_rounds and request.reason == "period" and current_s is not None and decision.proposed_s < current_s:
+            self._savings.promise(Promise(1 - decision.proposed_s / current_s, last.epoch, plan.epoch))

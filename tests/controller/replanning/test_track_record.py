@@ -39,6 +39,8 @@ def test_rounds_over_the_earlier_network_do_not_count(tmp_path: Path) -> None:
         ("period", 2.0, True, 0.5),  # the mean of nothing saved and of one swap that delivered everything
         ("network", 2.0, True, 1.0),
         ("period", None, True, 1.0),
+        ("period", 1.0, True, 1.0),
+        ("period", 0.5, True, 1.0),
         ("period", 2.0, False, 1.0),
     ],
 )
