@@ -279,7 +279,9 @@ class Links:
         for name in names:
             before = self._coming.get(name) or ()
             after = deque(one._replace(state=self._made(name, one.row, one.row is None)) for one in before)
-            if after != before and before:
+            # A shaper may hold a future state as its difference from the state before it, so a link whose present state
+            # changes gets its future ones again.
+            if before and (after != before or name in changed):
                 self._coming[name] = after
                 coming[name] = [(one.due_s, one.state) for one in after]
         if not changed and not coming:

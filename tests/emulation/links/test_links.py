@@ -99,6 +99,15 @@ def test_the_end_of_a_trace_that_stops_takes_the_link_down(links: Links, shaper:
     assert links.states()["b->a"].up
 
 
+def test_a_trace_s_end_is_sent_again_as_a_link_that_was_down_comes_up(links: Links, shaper: Recorder) -> None:
+    """The kernel's shaper holds a future state as its difference from the state before, here of one that is down."""
+    links.take(["b->a"], up=False)
+    links.replay({"b->a": [(1.0, None)]})
+    links.take(["b->a"], up=True)
+    assert [(due_s, state.up) for due_s, state in shaper.sent["b->a"]] == [(1.0, False)] * 2
+    assert len(shaper.coming["b->a"]) == 1
+
+
 def test_what_changes_nothing_is_not_applied(
     links: Links, shaper: Recorder, seen: list[tuple[float, str, LinkState]]
 ) -> None:
