@@ -152,15 +152,17 @@ def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
 def seconds_per_iteration(final: Record, reports: Sequence[Record]) -> list[float]:
     """Return the seconds of every iteration of a gossip run, those of all members in one list.
 
-    The time of a member that skipped iterations is shared by them. A member that was restarted made none in between.
+    The time of a member that skipped iterations is shared by them. A member that was restarted made none in between,
+    and makes some again if it was ahead of the others. Each member's reports are in the order in which it made them.
     """
     entered: dict[str, int] = {}
     seconds: list[float] = []
     came = [(swap["joins"], swap["first"]) for swap in final["graph_swaps"] if swap["joins"] and swap["first"]]
-    for report in sorted(reports, key=lambda one: int(one["round"])):
+    for report in reports:
         member, number = report["member"], report["round"]
         firsts = [first for comer, first in came if comer == member and first < number]
-        made = number - max([entered.get(member, 0), *firsts])
+        before = entered.get(member, 0)
+        made = number - max([before if before < number else 0, *firsts])
         entered[member] = number
         seconds += [(report["finished_s"] - report["started_s"]) / made] * made
     return seconds

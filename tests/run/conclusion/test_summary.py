@@ -179,6 +179,19 @@ def test_a_member_that_leapt_shares_its_time_and_one_that_came_again_made_nothin
     assert sorted(seconds_per_iteration({"graph_swaps": swaps}, reports)) == [1, 1, 1, 1, 2, 3]
 
 
+def test_a_member_that_came_again_behind_its_last_iteration_makes_it_again() -> None:
+    reports = [
+        iteration_report("a", 1, 0, 1),
+        iteration_report("a", 2, 1, 2),
+        iteration_report("a", 3, 2, 3),
+        iteration_report("a", 2, 20, 24),
+        iteration_report("a", 3, 24, 29),
+        iteration_report("a", 4, 29, 31),
+    ]
+    swaps = [{"joins": "a", "first": 1}]
+    assert seconds_per_iteration({"graph_swaps": swaps}, reports) == [1, 1, 1, 4, 5, 2]
+
+
 def test_goodput_is_what_is_left_of_members_own_rates_where_they_wait() -> None:
     """Of ten seconds one steps for all, 100 ms each; the other for half of them, 500 ms each."""
 
