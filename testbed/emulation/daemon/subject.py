@@ -157,8 +157,7 @@ def serve_network(
     """
     history = History()
     testbed = Testbed(topology, name=name, backend=backend, workers=workers, observer=history.note, step=step)
-    # One thread runs all requests: the kernel ends a switch's daemons together with the thread that started them, so
-    # this thread must live as long as the sites that a swap adds.
+    # One thread runs all requests, one after the other.
     with testbed, ThreadPoolExecutor(1, "requests") as executor:
         subject = NetworkSubject(testbed, history, executor)
         with ApiServer(subject, testbed.folder / SOCKET, port) as server:

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
@@ -107,6 +108,8 @@ class OpenVSwitch(Switch):
     def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
         """Start the daemons and create the device. Raises SwitchError if the daemons do not come up."""
         self._daemons: list[subprocess.Popen[bytes]] = []
+        # The kernel kills a daemon as soon as the thread that started it ends, so the switch has a thread for that.
+        self._starter = ThreadPoolExecutor(1, "switch")
         try:
             self._start(["nsenter", f"--net={netns}", "unshare", "--mount", "sh", "-c", _DATABASE])
             self._wait_for_database()
@@ -136,6 +139,7 @@ class OpenVSwitch(Switch):
             daemon.kill()
             daemon.communicate()
         self._daemons.clear()
+        self._starter.shutdown()
 
     @property
     def _inside(self) -> list[str]:
@@ -144,8 +148,8 @@ class OpenVSwitch(Switch):
 
     def _start(self, command: Sequence[str]) -> None:
         """Start a daemon that the kernel kills together with this process."""
-        self._daemons.append(
-            subprocess.Popen(
+        daemon = self._starter.submit(
+            lambda: subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -153,6 +157,7 @@ class OpenVSwitch(Switch):
                 start_new_session=True,  # so that Ctrl-C in the terminal does not end it
             )
         )
+        self._daemons.append(daemon.result())
 
     def _wait_for_database(self) -> None:
         """Wait until the daemon is in its mount namespace. Before, a tool would find the host's Open vSwitch."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from testbed.emulation import label
-from testbed.emulation.network.namespace import Namespace, inside
+from testbed.emulation.network import device
+from testbed.emulation.network.namespace import Namespace, in_own_thread, inside, opened
+from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.network.switch import SWITCHES, SwitchError, choose_switch
 from testbed.link import link_name
 from testbed.spec.topology import SwitchName, Topology
@@ -30,14 +33,14 @@ SWITCHED = Topology.from_value(
 )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("bridge", marks=pytest.mark.system),
-        pytest.param("openvswitch-user", marks=pytest.mark.system),
-        pytest.param("openvswitch", marks=pytest.mark.guest),
-    ],
-)
+KINDS = [
+    pytest.param("bridge", marks=pytest.mark.system),
+    pytest.param("openvswitch-user", marks=pytest.mark.system),
+    pytest.param("openvswitch", marks=pytest.mark.guest),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def wan(request: pytest.FixtureRequest) -> Iterator[Wan]:
     with label.labelled(NETWORK), up(replace(SWITCHED, switch=request.param), NETWORK) as wan:
         yield wan
@@ -93,6 +96,20 @@ def test_a_worker_leaves_and_comes_back(wan: Wan) -> None:
     finally:
         wan.network.leave([worker.name])
         holder.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_switch_outlives_the_thread_that_made_it(kind: SwitchName) -> None:
+    """A host of a split network carries out each request in a thread of its own."""
+    with ExitStack() as stack:
+        stack.enter_context(label.labelled(f"{NETWORK}-thread"))
+        namespace = stack.enter_context(closing(Namespace()))
+        netlink = stack.enter_context(closing(Netlink(namespace.path)))
+        switch = in_own_thread(lambda: SWITCHES[kind](namespace.path, netlink, "02:00:0a:00:00:01"))
+        stack.callback(switch.close)
+        with opened(namespace.holder) as there:
+            netlink.apply(device.veth("w0", None, "eth0", None, there))
+        switch.plug("w0")
 
 
 @pytest.mark.pure
