@@ -205,9 +205,9 @@ def remove_run(path: Path) -> PastRun:
 
 
 def _lead_to_newest(root: Path) -> None:
-    """Point a `latest` that leads nowhere at the newest run in the folder, or remove it if there is none."""
+    """Point a `latest` whose run was removed at the newest run in the folder, or remove it if there is none."""
     latest = root / "latest"
-    if latest.is_symlink() and not latest.exists():
+    if _leads_to_a_run(latest) and not latest.exists():
         latest.unlink()
         if left := past_runs(root):
             latest.symlink_to(left[-1].path.name)

@@ -203,6 +203,8 @@ def test_latest_that_is_the_users_own_is_left_alone(own: str, tmp_path: Path) ->
     run.close()
     assert before == (latest.readlink() if latest.is_symlink() else latest.stat().st_ino)
     assert {path.name for path in tmp_path.iterdir()} == {"latest", run.id}
+    assert run.remove_if_empty()
+    assert before == (latest.readlink() if latest.is_symlink() else latest.stat().st_ino)
 
 
 def test_nothing_is_left_where_no_directory_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
