@@ -85,7 +85,9 @@ def summary(found: Sequence[MergeDrift]) -> dict[str, Any] | None:
     if not moved:
         return None
     names = sorted({name for its in moved for name in its.groups})
-    gains = [its.loss_after - its.loss_before for its in found if its.loss_before is not None and its.loss_after]
+    gains = [
+        its.loss_after - its.loss_before for its in found if its.loss_before is not None and its.loss_after is not None
+    ]
     return {
         "members": median(its.apart / its.moved for its in moved),
         "groups": {name: median(its.groups[name] / its.moved for its in moved if name in its.groups) for name in names},

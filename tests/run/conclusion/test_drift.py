@@ -68,5 +68,11 @@ def test_the_summary_has_parts_of_the_way_and_what_merges_did_to_the_loss() -> N
     assert said["loss"] == pytest.approx((-0.5 + 0.1) / 2)
 
 
+def test_a_loss_that_a_merge_makes_zero_counts() -> None:
+    said = summary(merges([*reports(1, 0.5, 0.0), *reports(2, 0.25, 0.25)], lambda _: GROUPS))
+    assert said is not None
+    assert said["loss"] == -0.25
+
+
 def test_without_a_merge_there_is_no_drift() -> None:
     assert summary(merges([{"member": "a-w0", "round": 1}], lambda _: GROUPS)) is None
