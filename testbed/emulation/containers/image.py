@@ -250,7 +250,7 @@ def _packages_asked(client: docker.DockerClient, identifier: str) -> dict[str, d
         return found  # a machine that is less busy may know them in time
     except (APIError, ContainerError, RecursionError, ValueError):
         pass  # it has no Python, or an unknown one
-    BUILD.mkdir(exist_ok=True)
+    BUILD.mkdir(parents=True, exist_ok=True)
     write_json(kept, found)
     return found
 
@@ -424,7 +424,7 @@ def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, prog
 
 def digits_folder() -> Path:
     """Return the folder of the digits data set, made at first use."""
-    BUILD.mkdir(exist_ok=True)  # the engine may have the images below from another checkout
+    BUILD.mkdir(parents=True, exist_ok=True)  # the engine may have the images below from another checkout
     digits = BUILD / f"digits-{hash_of([hash_of_file(CONTAINERS / 'digits.py')])}"
     if not digits.exists():
         with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
@@ -495,6 +495,7 @@ def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
 
     Owners and times are left out, so that the same inputs find the same layers in the engine's cache.
     """
+    BUILD.mkdir(parents=True, exist_ok=True)  # a foreign base may need no wheels, which are kept there
     with tempfile.TemporaryFile(dir=BUILD) as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             for name, path in entries.items():

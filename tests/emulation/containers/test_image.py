@@ -98,6 +98,18 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failures: list[str]) 
     return len(contexts)
 
 
+def test_the_folder_of_builds_is_made_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An installed package keeps builds in a folder of its version, in a cache that nothing else may have made."""
+    assert built(monkeypatch, tmp_path / "context" / "1.0", []) == 1
+    monkeypatch.setattr(image, "BUILD", tmp_path / "packages" / "1.0")
+    client: Any = Probed(b"{}")
+    image.packages_in(client, "theirs:1")
+    assert list(image.BUILD.glob("packages-*.json"))
+    monkeypatch.setattr(image, "BUILD", tmp_path / "digits" / "1.0")
+    monkeypatch.setattr(image, "command", lambda words, remedy: Path(words[-1]).mkdir())
+    assert digits_folder().is_dir()
+
+
 GONE = "failed to get digest sha256:c9317: open /var/lib/docker/image/overlay2/imagedb/content/c9317: no such file"
 
 
