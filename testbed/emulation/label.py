@@ -72,10 +72,13 @@ def labelled(network: str) -> Iterator[Path]:
         os.environ[ENVIRONMENT] = network
         yield state_folder(network)
     finally:
-        if outer is None:
-            os.environ.pop(ENVIRONMENT, None)
-        else:  # a trial inside a run
-            os.environ[ENVIRONMENT] = outer
+        # Networks that overlap may end in any order. The label of one that goes on stays. That of one that has ended is
+        # not given back: `testbed network clean` would kill what this process starts later.
+        if os.environ.get(ENVIRONMENT) == network:
+            if outer is None or owner(outer) is None:
+                del os.environ[ENVIRONMENT]
+            else:  # a trial inside a run
+                os.environ[ENVIRONMENT] = outer
         remove_state(network)
 
 

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from multiprocessing import SimpleQueue
 from multiprocessing.synchronize import Barrier
@@ -181,6 +181,16 @@ def test_a_trial_inside_a_network_gives_the_label_back() -> None:
         with label.labelled("inner"):
             assert os.environ[label.ENVIRONMENT] == "inner"
         assert os.environ[label.ENVIRONMENT] == "outer"
+    assert label.ENVIRONMENT not in os.environ
+
+
+@pytest.mark.local
+def test_networks_that_overlap_leave_no_label_of_one_that_has_ended() -> None:
+    """A program may open two testbeds, and close the first one first."""
+    with ExitStack() as second:
+        with label.labelled("first"):
+            second.enter_context(label.labelled("second"))
+        assert os.environ[label.ENVIRONMENT] == "second"
     assert label.ENVIRONMENT not in os.environ
 
 
