@@ -30,7 +30,7 @@ from testbed.plugins import is_file
 from testbed.run.directory import RUNS, give_back, point_latest_at
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
-from testbed.run.sweep.planned_run import PlannedRun
+from testbed.run.sweep.planned_run import PlannedRun, program_files
 from testbed.run.sweep.sweep import Watcher
 from testbed.scaleout.node import LABEL, RESOURCE, RUN_LABEL, SCRATCH, connected, end_runs, hosts_alive, read
 from testbed.spec.experiment import Experiment
@@ -250,10 +250,13 @@ class Bundle:
 
 
 def _files(experiment: Experiment) -> Iterator[Path]:
+    """Yield the files that an experiment names. Of the runs made so far, only files that its command names count."""
     yield from experiment.files
     if (program := experiment.spec.program) is not None:
-        folder = experiment.file.parent
-        yield from (each for each in (folder / program.files).rglob("*") if each.is_file())
+        folder, runs = experiment.file.parent, RUNS.resolve()
+        inside = (each for each in (folder / program.files).rglob("*") if not _named(each).is_relative_to(runs))
+        yield from (each for each in inside if each.is_file())
+        yield from program_files(experiment)  # an earlier run's file, too
         if image := program.image_from(folder):
             yield from files_of(image)
 

@@ -212,6 +212,26 @@ def test_links_and_all_files_of_an_image_travel_with_a_program(tmp_path: Path, i
 
 
 @pytest.mark.pure
+def test_runs_made_so_far_do_not_travel_except_files_that_the_command_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        "t.yaml": "{name: t, sites: {a: {workers: 1}, b: {workers: 1}},"
+        " links: [{between: [a, b], rate: 1mbit, delay: 1ms}]}",
+        "e.yaml": "{name: e, topology: t.yaml, train: {command: [python, train.py, runs/e-1/out/model.pt]}}",
+        "train.py": "",
+        "runs/e-1/out/model.pt": "",
+        "runs/e-1/links.jsonl": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / "here" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "here" / name).write_text(text)
+    monkeypatch.chdir(tmp_path / "here")
+    Bundle.of(Experiment.load(Path("e.yaml"), {}), {}).unpack(tmp_path / "there")
+    assert contents(tmp_path / "there").keys() == texts.keys() - {"runs/e-1/links.jsonl"}
+
+
+@pytest.mark.pure
 def test_a_policy_s_file_of_the_command_line_is_found_on_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ def hash_of(experiment: Experiment) -> str:
     The paths of those files do not count. Of a command's folder, only the files that the command names count.
     """
     hashed = hashlib.sha256(json.dumps(_values(experiment), sort_keys=True).encode())
-    for file in (*experiment.files[1:], *_program_files(experiment)):
+    for file in (*experiment.files[1:], *program_files(experiment)):
         hashed.update(hashlib.sha256(file.read_bytes()).digest())
     program = experiment.spec.program
     if program is not None and (image := program.image_from(experiment.file.parent)):
@@ -125,7 +125,8 @@ def _values(experiment: Experiment) -> dict[str, Any]:
     return values
 
 
-def _program_files(experiment: Experiment) -> Iterator[Path]:
+def program_files(experiment: Experiment) -> Iterator[Path]:
+    """Yield the files that an experiment's command names, in the folder that its workers see."""
     program = experiment.spec.program
     if program is None:
         return
