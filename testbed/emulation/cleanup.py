@@ -16,6 +16,7 @@ import docker
 from testbed.emulation import label
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import remove_containers
+from testbed.emulation.containers.image import prober
 from testbed.emulation.process import ProcessIdentity
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class NetworkRemains:
     """The containers and processes of one network on this machine.
 
     Attributes:
-        owner: The process that runs the network, or None after a crash.
+        owner: The process that runs the network or probes an image, or None after a crash.
     """
 
     network: str
@@ -116,9 +117,11 @@ def find(client: docker.DockerClient | None) -> list[NetworkRemains]:
             containers[container.labels[label.LABEL]].append(str(container.name))
     for pid, network in label.processes():
         processes[network].append(pid)
+    names = sorted({*label.networks(), *containers, *processes})
+    owners = {name: label.owner(name) or prober(name) for name in names}
     return [
-        NetworkRemains(name, label.owner(name), tuple(sorted(containers[name])), tuple(sorted(processes[name])))
-        for name in sorted({*label.networks(), *containers, *processes})
+        NetworkRemains(name, owner, tuple(sorted(containers[name])), tuple(sorted(processes[name])))
+        for name, owner in owners.items()
     ]
 
 

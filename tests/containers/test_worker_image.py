@@ -232,7 +232,8 @@ def test_a_probe_s_container_is_found_by_its_label_and_goes_with_an_interrupt(
 
     tag = image.ensure_worker_image(client)
     monkeypatch.setattr(Container, "wait", interrupted)
-    monkeypatch.setattr(image, "PROBE_NETWORK", network := f"t{os.getpid()}-probe")
+    monkeypatch.setattr(image, "PROBE_NETWORK", f"t{os.getpid()}-probe")
+    network = image.probe_network()
     with pytest.raises(KeyboardInterrupt):
         image.probe_python(client, tag)
     assert len(found) == 1

@@ -11,6 +11,8 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import docker
 import pytest
@@ -19,6 +21,7 @@ from testbed.emulation import label
 from testbed.emulation.cleanup import CleanupResult, clean, clean_crashed, find, sweep
 from testbed.emulation.containers import engine
 from testbed.emulation.containers import fleet as containers
+from testbed.emulation.containers.image import PROBE_NETWORK, probe_network
 from testbed.emulation.process import ProcessIdentity
 from tests.waiting import PATIENCE_S, until
 
@@ -163,6 +166,14 @@ def test_beside_a_network_that_runs_the_rest_of_a_crashed_one_is_taken_away(
             process.wait()
         for container in made.values():
             containers._remove(container)
+
+
+def test_the_container_of_a_probe_that_is_under_way_is_no_remains() -> None:
+    under_way, left = probe_network(), f"{PROBE_NETWORK}-{os.getpid()}-0"
+    listed = [SimpleNamespace(name=network, labels={label.LABEL: network}) for network in (under_way, left)]
+    client: Any = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: listed))
+    owners = {each.network: each.owner for each in find(client)}
+    assert {network: owner and owner.pid for network, owner in owners.items()} == {under_way: os.getpid(), left: None}
 
 
 def test_a_program_without_an_environment_is_spared_with_its_network(owned: Start) -> None:

@@ -43,7 +43,7 @@ from testbed.emulation.containers.limits import PIDS, RESTRICTIONS, ScratchSpace
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
 from testbed.emulation.errors import EmulationError, run_program
 from testbed.emulation.label import LABEL
-from testbed.emulation.process import how_it_ended
+from testbed.emulation.process import ProcessIdentity, how_it_ended
 from testbed.resources import PACKAGE, SETUP
 from testbed.telemetry.store import write_json
 
@@ -117,7 +117,7 @@ debian = {each["Package"]: each["Version"] for each in fields if len(each) == 2}
 print(json.dumps({"python": dict(sorted(python.items())), "debian": debian}))
 """
 
-#: The network label of probe containers, so that `testbed network clean` finds one that an interrupted probe left.
+#: The begin of the network label of probe containers, by which `testbed network clean` finds one that a probe left.
 PROBE_NETWORK = "image-probe"
 #: The seconds that a probe's program may take. PyTorch's steps, the longest, take 5 s on two busy cores; a program of
 #: a stranger's image may never end.
@@ -337,7 +337,7 @@ def python_output(client: docker.DockerClient, image: str, program: str) -> byte
     container = client.containers.create(
         image,
         entrypoint=words,
-        labels={LABEL: PROBE_NETWORK},
+        labels={LABEL: probe_network()},
         **RESTRICTIONS,
         **ScratchSpace(volumes=volumes_in(client, image)).settings(),
         **limit_settings(PROBE_BYTES, PIDS),
@@ -355,6 +355,19 @@ def python_output(client: docker.DockerClient, image: str, program: str) -> byte
         return bytes(container.logs(stderr=False))
     finally:
         container.remove(force=True, v=True)
+
+
+def probe_network() -> str:
+    """Return the network label of this process's probe containers, which names the process."""
+    own = ProcessIdentity.own()
+    return f"{PROBE_NETWORK}-{own.pid}-{own.start_ticks}"
+
+
+def prober(network: str) -> ProcessIdentity | None:
+    """Return the process whose probe containers have this network label; None if it has ended, or for other labels."""
+    named = re.fullmatch(rf"{PROBE_NETWORK}-(\d+)-(\d+)", network)
+    process = ProcessIdentity(int(named[1]), int(named[2])) if named else None
+    return process if process is not None and process.is_running else None
 
 
 def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None]:
