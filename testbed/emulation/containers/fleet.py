@@ -228,16 +228,19 @@ class Fleet:
         A normal end removes the containers set aside. An error removes what was started and puts them back.
         """
         before, aside = dict(self._containers), {worker: self._containers.pop(worker) for worker in workers}
-        for worker, container in aside.items():
-            container.rename(f"{container_name(self._network, worker)}.before")
+        renamed: list[str] = []
         try:
+            for worker, container in aside.items():
+                with suppress(NotFound):  # somebody removed it, and it is replaced all the same
+                    container.rename(f"{container_name(self._network, worker)}.before")
+                    renamed.append(worker)
             yield
         except BaseException:
             fresh = [worker for worker, container in self._containers.items() if before.get(worker) is not container]
             self.drop(fresh)
             self._containers = before
-            for worker, container in aside.items():
-                container.rename(container_name(self._network, worker))
+            for worker in renamed:
+                aside[worker].rename(container_name(self._network, worker))
             raise
         for container in aside.values():
             _remove(container)

@@ -36,6 +36,9 @@ class Gone:
     def remove(self, **_: object) -> None:
         raise NotFound("no such container")
 
+    def rename(self, _: str) -> None:
+        raise NotFound("no such container")
+
 
 class Away(Fleet):
     """Its engine starts nothing at the moment."""
@@ -78,6 +81,27 @@ def test_one_that_is_not_started_again_stays_known(fleet: Fleet) -> None:
 def test_one_that_somebody_removed_has_crashed(fleet: Fleet) -> None:
     assert fleet.exit_code("lima-w0") is None
     assert fleet.deaths().keys() == {"lima-w0"}
+
+
+@pytest.mark.pure
+def test_one_that_somebody_removed_is_replaced(fleet: Fleet) -> None:
+    with fleet.replacing(["lima-w0"]):
+        assert fleet.running() == {}
+    assert fleet.running() == {}
+
+
+@pytest.mark.pure
+def test_those_that_the_engine_does_not_set_aside_stay_known_by_their_names(fleet: Fleet) -> None:
+    def refuse(_: str) -> None:
+        raise ConnectionError
+
+    names: list[str] = []
+    for worker, rename in (("lima-w1", names.append), ("lima-w2", refuse)):
+        fleet._containers[worker] = cast(Container, SimpleNamespace(id=worker, rename=rename))
+    with pytest.raises(ConnectionError), fleet.replacing(["lima-w1", "lima-w2"]):
+        pass
+    assert fleet.running().keys() == {"lima-w0", "lima-w1", "lima-w2"}
+    assert names == ["testbed-andes.lima-w1.before", "testbed-andes.lima-w1"]
 
 
 GIB = 1 << 30
