@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import yaml
 
 from testbed.api.models import LinkHistory, NetworkStatus
 from testbed.api.requests import NOT_HERE, ApiProblem, Request
@@ -140,11 +141,15 @@ def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _topologies(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the values of the run's topology files by name, among all files that the experiment is made of."""
     found = {}
     for name, text in (manifest.get("inputs") or {}).items():
-        value = parse_yaml(text) if text.lstrip().startswith(("name", "#", "{", "sites")) else None
-        if isinstance(value, dict) and isinstance(value.get("sites"), dict):
-            found[name] = value
+        if "sites" not in text:  # traces are long, and parsing them would take a while
+            continue
+        with suppress(yaml.YAMLError):  # a scheme or a policy is Python
+            value = parse_yaml(text)
+            if isinstance(value, dict) and isinstance(value.get("sites"), dict):
+                found[name] = value
     return found
 
 

@@ -121,6 +121,31 @@ def test_which_links_had_a_trace_or_traffic_is_what_the_files_say_and_unknown_wi
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize("begin", ["---", "# Who measured it.\n---", "lan: {rate: 1gbit}"])
+def test_a_topology_s_file_may_begin_with_any_of_its_fields(tmp_path: Path, begin: str) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    spec = {"topology": "quickstart.yaml", "train": {"rounds": 3}, "sync": {"policy": "mst"}}
+    first, *_ = recording_with(run, spec=spec, inputs={"quickstart.yaml": f"{begin}{TOPOLOGY}"})["traced"]
+    assert first["links"] == ["washington->london", "london->washington", "washington->toronto"]
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    "other",
+    [
+        "# A policy.\nfor sites in ():\n    print(f'{sites}: none')\n",
+        "# From two sites.\ntime_s,rate_mbps\n0,40\n# At noon.\n9,60\n",
+        "# Nothing else is known of the sites.\n",
+    ],
+)
+def test_an_experiment_s_files_that_are_no_topologies_are_passed_over(tmp_path: Path, other: str) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    spec = {"topology": "quickstart.yaml", "train": {"rounds": 3}, "sync": {"policy": "./mine.py"}}
+    first, *_ = recording_with(run, spec=spec, inputs={"mine.py": other, "quickstart.yaml": TOPOLOGY})["traced"]
+    assert first["links"] == ["washington->london", "london->washington", "washington->toronto"]
+
+
+@pytest.mark.pure
 def test_the_drop_in_a_trace_is_an_event_and_its_end_another(run: Path) -> None:
     found = [event for event in recording_of(run)["events"] if "after_bps" in event]
     ends = [(event["kind"], event["target"], event["at_s"]) for event in found]
