@@ -71,6 +71,8 @@ def planned(
 
     if view is None:
         seen = _declared(topology, model_bytes)
+    elif topology is not None:
+        raise bad_input(f"{topology} and --view {view}: can't be given together", "one of them")
     else:
         seen = _recorded(view, View, "views/0000.json")
         seen = seen if model_bytes is None else replace(seen, model_bytes=model_bytes)

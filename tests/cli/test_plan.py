@@ -73,7 +73,7 @@ def test_a_recorded_decision_begins_from_the_plan_that_was_in_force(tmp_path: Pa
         (("--policy", "ring:order", "--model-bytes", "9"), "policy:option=value"),
         (("--policy", "ring:order=last", "--model-bytes", "9"), "naive, nearest, two-opt"),
         (("--policy", "ring"), "--model-bytes"),
-        (("--policy", "ring", "--view", "nowhere.json"), "views/0000.json"),
+        (("--policy", "ring", "--view", "nowhere.json"), "one of them"),
         (("--policy", "ring", "--model-bytes", "9", "--last", "nowhere.json"), "nowhere.json: "),
     ],
 )
@@ -81,6 +81,12 @@ def test_what_is_wrong_is_said_with_a_remedy(words: tuple[str, ...], said: str) 
     result = plan(TOPOLOGIES / "smoke.yaml", *words)
     assert result.exit_code == BAD_INPUT
     assert said in result.stderr
+
+
+def test_a_view_that_is_not_there_is_named() -> None:
+    result = plan("--policy", "ring", "--view", "nowhere.json")
+    assert result.exit_code == BAD_INPUT
+    assert "nowhere.json: " in result.stderr and "views/0000.json" in result.stderr
 
 
 def test_a_view_whose_model_has_no_end_is_refused(tmp_path: Path) -> None:
