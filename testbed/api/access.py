@@ -29,6 +29,9 @@ _REMEDY = (
 #: Seconds that a WebSocket may take to send its token; a page has its token at hand.
 TOKEN_TIMEOUT_S = 10.0
 
+#: The port of HTTP, which browsers leave out of `Host` and `Origin`.
+HTTP_PORT = 80
+
 #: WebSocket's close code for a policy violation (RFC 6455, section 7.4.1).
 NOT_ALLOWED = 1008
 
@@ -60,7 +63,8 @@ class TokenAccess:
     def _refusal(self, scope: Scope, port: int) -> Response | None:
         """Return the refusal of a request, or None if the app may answer it (a WebSocket still sends its token)."""
         headers = Headers(scope=scope)
-        hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+        names = ("127.0.0.1", "localhost")
+        hosts = {f"{name}:{port}" for name in names} | ({*names} if port == HTTP_PORT else set())
         if headers.get("host", "") not in hosts:
             return PlainTextResponse(f"this server is {' or '.join(sorted(hosts))}; use one of these names\n", 421)
         origin = headers.get("origin")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -17,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Receive, Scope, Send
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from testbed.api.access import TokenAccess
 from testbed.api.client import ApiClient, RequestFailed
 from tests.ports import free_port
 from tests.program import ForkedProgram, preload
@@ -122,6 +126,31 @@ def test_a_form_in_any_web_page_can_t_stop_a_run(site: Site) -> None:
     for origin in ("http://evil.example", "null", f"https://{site.host}", "http://127.0.0.1:1", ""):
         assert site.ask("POST", "/api/v1/stop", {**site.bearer, "Origin": origin}, STOP).status == 403
         assert site.ask("GET", "/api/v1/status", {**site.bearer, "Origin": origin}).status == 403
+
+
+@pytest.mark.parametrize(("port", "status"), [(80, 200), (8080, 421)])
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_browsers_leave_out_the_port_of_http_alone(name: str, port: int, status: int) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("in")(scope, receive, send)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    sent: list[Message] = []
+    headers = {"host": name, "origin": f"http://{name}", "authorization": "Bearer key"}
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/v1/status",
+        "server": ("127.0.0.1", port),
+        "headers": [(key.encode(), value.encode()) for key, value in headers.items()],
+    }
+    asyncio.run(TokenAccess(app, "key")(scope, receive, send))
+    assert sent[0]["status"] == status
 
 
 def test_a_name_that_somebody_lets_point_here_is_not_this_server(site: Site) -> None:
