@@ -12,6 +12,7 @@ network. So take logs of downloads for the one direction and logs of uploads for
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,12 +52,13 @@ class CellularLog:
 def parse_cellular(lines: Sequence[str]) -> CellularLog:
     """Return the traces in the lines of a file. TraceError names the line, or says why no direction has a trace."""
     moments: dict[float, list[Record]] = {}
+    before_s = -math.inf
     for record in read_records(lines, ("Timestamp",), (*RATES.values(), PING)):
-        moments.setdefault(_time_s(record), []).append(record)
-    for before, after in pairwise(moments):
-        if after < before:
+        if (time_s := _time_s(record)) < before_s:
             text = "its Timestamp is before that of the line above; sort the lines"
-            raise TraceError(text, rule="order", field="Timestamp").at_line(moments[after][0].line)
+            raise TraceError(text, rule="order", field="Timestamp").at_line(record.line)
+        before_s = time_s
+        moments.setdefault(time_s, []).append(record)
     if len(moments) < 2:
         text = f"the log has {len(moments)} moments; take a log of two or more"
         raise TraceError(text, rule="too-few", given=len(moments))

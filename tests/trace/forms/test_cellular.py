@@ -67,6 +67,7 @@ def test_a_direction_without_rates_is_left_out() -> None:
         (log("900,-"), ("cells", 2, None)),
         (["Timestamp,DL_bitrate", "10:30,5", "10:31,5"], ("number", 2, "Timestamp")),
         ([*log("900,-,5", "800,-,5"), "2019.12.14_10.16.30,1,1,1"], ("order", 4, "Timestamp")),
+        ([*log("900,-,5", "800,-,5"), *log("300,-,5")[1:]], ("order", 4, "Timestamp")),
         (["Timestamp,DL_bitrate", '"a'], ("csv", 2, None)),
     ],
 )
