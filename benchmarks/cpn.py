@@ -54,9 +54,11 @@ def enough(goal: Goal, directory: Path) -> bool:
     if not reports:
         return False
     began = min(report["started_s"] for report in reports)
-    losses = [report["metrics"].get("test_loss", inf) for report in reports]
+    losses = [report["metrics"].get("test_loss") for report in reports]
     lasted_s = max(report["finished_s"] for report in reports) - began
-    return bool(min(losses) <= goal.loss or lasted_s > goal.limit_s)
+    # The loss of a training that diverged is recorded as None.
+    least = min((loss for loss in losses if loss is not None), default=inf)
+    return bool(least <= goal.loss or lasted_s > goal.limit_s)
 
 
 def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:

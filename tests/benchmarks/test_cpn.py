@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.cpn import figures_of, rounds_to_swap
+from benchmarks.cpn import enough, figures_of, rounds_to_swap
 from benchmarks.support.campaign import seconds_to
 from benchmarks.support.cpn import tables as cpn_tables
-from benchmarks.support.cpn.cells import TASKS, Cell, simulated_cells
+from benchmarks.support.cpn.cells import TASKS, Cell, Goal, simulated_cells
 from benchmarks.support.cpn.protocols import CONDUCTED, FALL, FLAT, OURS, PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, rule_table, table
 from testbed.spec.experiment import Experiment
@@ -65,6 +65,19 @@ def test_what_a_run_s_records_say(tmp_path: Path) -> None:
     assert found["idle"] == pytest.approx(0.5)
     assert found["wan_bytes"] == 4000 and found["late"] == 0
     assert found["loss"] == pytest.approx(target / 2) and found["worst_loss"] == pytest.approx(target)
+
+
+@pytest.mark.parametrize(
+    ("losses", "at_s", "over"),
+    [([], 1.0, False), ([None], 1.0, False), ([None], 9.0, True), ([None, 0.4], 1.0, True), ([0.6], 1.0, False)],
+)
+def test_a_run_is_over_at_its_goal_or_its_limit_even_if_it_diverged(
+    losses: list[float | None], at_s: float, over: bool, tmp_path: Path
+) -> None:
+    reports = [report("a", 1, at_s), *({**report("b", 1, at_s), "metrics": {"test_loss": loss}} for loss in losses)]
+    reports.append(report("a", 0, 1.0))
+    (tmp_path / "rounds.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in reports))
+    assert enough(Goal(loss=0.5, limit_s=5.0), tmp_path) is over
 
 
 def test_rounds_until_another_plan_is_in_force() -> None:
