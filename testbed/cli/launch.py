@@ -115,7 +115,7 @@ def launch(
 
     train = {
         "command": words,
-        "workers": workers.split(",") if workers else None,
+        "workers": None if workers is None else workers.split(","),
         "nproc": nproc,
         "on_host": on_host,
         "backend": backend,

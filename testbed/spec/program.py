@@ -55,7 +55,7 @@ class ProgramSection(Strict):
     """How many processes each worker runs."""
     backend: Literal["wan"] | None = None
     """The backend of torch.distributed that a script gets which asks for gloo."""
-    scheme: str | None = None
+    scheme: str | None = Field(default=None, min_length=1)
     """The scheme around the steps of the script's optimizer, such as diloco:every=32. The path of a scheme's file
     begins in /work, or in the current folder for a program of this machine."""
     environment: dict[str, str] = Field(default_factory=dict)

@@ -710,6 +710,8 @@ def test_a_launch_is_a_run_with_a_verdict_curves_and_a_report(
         (["pair.yaml", "--name", "pair", "--", "true"], "one of them"),
         (["--image", "other:1", "--", "true"], "TOPOLOGY, or these options of `testbed network up"),
         (["--port", "0", "--", "true"], "--open"),
+        (["smoke", "--workers", "", "--", "true"], "--workers: "),
+        (["smoke", "--scheme", "", "--", "true"], "--scheme: "),
     ],
 )
 def test_a_line_that_cannot_be_is_refused(words: list[str], remedy: str) -> None:

@@ -50,6 +50,7 @@ def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
         ("train", "{command: [python], backend: wan, nproc: 2}", "train.nproc", "`backend`"),
         ("train.scheme", "'diloco:every=0'", "train.scheme", "1"),
         ("train.scheme", "hop", "train.scheme", "gradients"),
+        ("train.scheme", "''", "train.scheme", ""),
         ("train.environment", "{PET_NNODES: '1'}", "train.environment.PET_NNODES", ""),
         ("train.rounds", "3", "train.rounds", "backend, command"),
         ("sync", "{strategy: gradients}", "sync", ""),
