@@ -111,6 +111,7 @@ def test_ad_psgd_has_two_sides(tmp_path: Path) -> None:
         ({"strategy": "dpsgd", "graph": "exponential"}, "sync.graph"),
         ({"strategy": "hop", "backup": 3, "max_ig": 4}, "sync.backup"),
         ({"strategy": "prague", "group": 5}, "sync.group"),
+        ({"strategy": "decoupled_diloco", "quorum": 5}, "sync.quorum"),
     ],
 )
 def test_what_the_workers_do_not_make_is_refused(sync: dict[str, Any], field: str, tmp_path: Path) -> None:

@@ -83,7 +83,15 @@ SCHEME = Scheme(
 
 
 def assign(options: DecoupledOptions, setting: Setting) -> GossipAssignment:
-    """Place the syncer at the member that the others reach best. Raises PolicyError where none is reached by all."""
+    """Place the syncer at the member that the others reach best.
+
+    Raises:
+        Misfit: The quorum is larger than all members together.
+        PolicyError: No member can be reached by all.
+    """
+    members = len(setting.view.names)
+    if options.quorum > members:
+        raise Misfit("quorum", f"{options.quorum}, where there are {members} workers", f"{members} at most")
     syncer = best_reached(setting.view)
     return GossipAssignment(
         protocol="decoupled_diloco",
