@@ -104,6 +104,11 @@ class SpartaOptions(ShareOptions):
     #: DiLoCo's outer optimizer.
     outer: OuterOptions = NESTEROV
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every is None and self.outer != NESTEROV:
+            raise Misfit("outer", "SPARTA has an outer optimizer only with DiLoCo beside it", "`every: 100` with it")
+
     @property
     def round_share(self) -> float:
         """The fraction of the model that one round sends: `share`, or with DiLoCo the mean over a period's rounds."""

@@ -62,6 +62,7 @@ def test_strategies_that_gossip(sync: dict[str, Any], tmp_path: Path) -> None:
         ({"codec": "topk:0.0"}, "sync.codec"),
         ({"strategy": "decoupled_diloco", "margin": 1.0}, "sync.margin"),
         ({"strategy": "halos", "merge": 0}, "sync.merge"),
+        ({"strategy": "sparta", "outer": {"learning_rate": 0.5}}, "sync.outer"),
         ({"strategy": "halos", "overall": {"buffer": 0}}, "sync.overall.buffer"),
         ({"strategy": "staggered"}, "sync.policy"),
         ({"strategy": "staggered", "policy": "cpn", "codec": "int8"}, "sync.codec"),
