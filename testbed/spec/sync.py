@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache, cached_property
 from types import UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
@@ -142,7 +142,7 @@ def _model(options: type[Checked], base: type[Strict] = Strict) -> type[Strict]:
     for its in fields(options):
         default = ... if its.default is MISSING else its.default
         if is_dataclass(default):
-            default = _model(type(default))()  # type: ignore[arg-type]
+            default = _model(type(default))(**asdict(default))  # type: ignore[arg-type]
         given[its.name] = (_modelled(hints[its.name]), Field(default=default, **its.metadata))
     checks: dict[str, Any] = {"_obeys": model_validator(mode="after")(_check_of(options))}
     return create_model(options.__name__, __base__=base, __validators__=checks, __doc__=options.__doc__, **given)

@@ -12,6 +12,7 @@ from testbed.run.jobs import Jobs
 from testbed.schemes import SCHEMES
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
+from testbed.spec.sync import read_sync
 from tests.spec.files import EXPERIMENT, write
 
 pytestmark = pytest.mark.pure
@@ -87,9 +88,14 @@ def test_rules_that_disagree_are_named(sync: dict[str, Any], field: str, tmp_pat
     assert caught.value.faults[0].remedy
 
 
-def test_a_file_s_defaults_are_the_scheme_s(tmp_path: Path) -> None:
-    """Defaults inside an option count too, where the file has a part of the option."""
-    assert load(tmp_path, {"strategy": "halos"}).spec.sync.own == SCHEMES["halos"].options()
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_file_s_defaults_are_the_scheme_s(name: str) -> None:
+    """A scheme may have other defaults inside an option than other schemes with such an option: MuLoCo's `outer`."""
+    policy = {"policy": "cpn"} if name == "staggered" else {}
+    assert read_sync({"strategy": name, **policy}).own == SCHEMES[name].options()
+
+
+def test_defaults_inside_an_option_count_where_the_file_has_a_part_of_it(tmp_path: Path) -> None:
     written = load(tmp_path, {"strategy": "halos", "overall": {"buffer": 3}}).spec.sync.own
     assert written == SCHEMES["halos"].read({"overall": {"buffer": 3}})
 
