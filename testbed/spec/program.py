@@ -73,6 +73,17 @@ class ProgramSection(Strict):
         named = {"TESTBED_BACKEND": self.backend, "TESTBED_SCHEME": self.scheme}
         return {name: value for name, value in named.items() if value}
 
+    def codec(self, folder: Path) -> str:
+        """Return the codec of the processes' rounds, which is their scheme's. `folder` is the experiment's.
+
+        ValueError where `scheme` names no scheme.
+        """
+        return self._choice(folder).scheme.codec
+
+    def _choice(self, folder: Path) -> SchemeChoice:
+        started = Path() if self.on_host else folder / self.files  # workers look up a scheme's file where they start
+        return SchemeChoice.parse(self.scheme or "gradients", started)
+
     def commands(self, topology: Topology) -> Mapping[str, Sequence[str]]:
         """Return worker → command in the order of ranks, for each worker that has one."""
         names = [worker.name for worker in topology.workers]
@@ -107,9 +118,8 @@ class ProgramSection(Strict):
             yield Fault("train.nproc", rule, "1, or no `backend` or `scheme`")
         if self.backend and self.scheme:
             yield Fault("train.scheme", "a scheme and a backend exclude each other", "one of the two")
-        started = Path() if self.on_host else folder / self.files  # workers look up a scheme's file where they start
         try:
-            SchemeChoice.parse(self.scheme or "gradients", started)
+            self._choice(folder)
         except ValueError as error:
             rule, _, remedy = str(error).partition("; write instead: ")
             yield Fault("train.scheme", rule, remedy or "NAME:OPTION=VALUE, such as diloco:every=32")

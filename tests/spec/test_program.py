@@ -107,6 +107,20 @@ def test_a_backend_or_a_scheme_is_told_to_processes(
     assert program.planned == variables
 
 
+@pytest.mark.parametrize(
+    ("train", "codec"),
+    [
+        ({"scheme": "muloco:every=8"}, "bins2"),
+        ({"scheme": "sparseloco"}, "sparse"),
+        ({"scheme": "diloco"}, "fp32"),
+        ({"backend": "wan"}, "fp32"),
+    ],
+)
+def test_rounds_have_the_scheme_s_codec(train: dict[str, str], codec: str, tmp_path: Path) -> None:
+    program = Experiment.of_program(Experiment.load(DDP).topology, {"command": ["python"], **train}).spec.program
+    assert program is not None and program.codec(tmp_path) == codec
+
+
 def test_a_scheme_s_file_begins_where_the_command_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container that is the folder of its files, and on the host the current one."""
     files, here = tmp_path / "files", tmp_path / "here"

@@ -191,6 +191,7 @@ class ExperimentPrograms:
                 label.state_folder(network.name),
                 directory.path,
                 program.planned,
+                program.codec(experiment.file.parent),
             )
             self._ranks = [self.controller.with_environment(rank, program.on_host) for rank in self._ranks]
         starter: Starter

@@ -18,6 +18,7 @@ from testbed.emulation.network.routing import Routes
 from testbed.launch import BadCommand
 from testbed.launch.ranks import Rank
 from testbed.link import LinkState
+from testbed.plan import PLAIN_CODEC
 from testbed.protocol import Job
 from testbed.run.controller_process import ADDRESS, ControllerFailed, ControllerProcess
 from testbed.run.view import declared_states, view_of
@@ -58,6 +59,7 @@ class ProgramController:
         folder: The network's folder, for the sockets.
         directory: The run's directory.
         variables: What processes use the controller for: TESTBED_BACKEND or TESTBED_SCHEME, with its setting.
+        codec: The codec of every plan.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ProgramController:
         folder: Path,
         directory: Path,
         variables: Mapping[str, str],
+        codec: str = PLAIN_CODEC,
     ) -> None:
         members = tuple(rank.worker for rank in ranks)
         states = declared_states(topology) if states is None else states
@@ -77,7 +80,7 @@ class ProgramController:
             members=view.names,
             secret=secrets.token_hex(32),
             jobs={name: Job(ENDLESS) for name in view.names},
-            planning=PlanningSpec(view=view, policy=POLICY),
+            planning=PlanningSpec(view=view, policy=POLICY, codec=codec),
         )
         self._folder = folder
         self.name = "wan" if "TESTBED_BACKEND" in variables else "scheme"

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from testbed.launch.ranks import Rank
 from testbed.run.conclusion.verdict import judge, unused_links
-from testbed.run.programs.program_controller import controller_failure, unused_controller
+from testbed.run.programs.program_controller import ProgramController, controller_failure, unused_controller
+from testbed.spec.topology import Topology
 from tests.run.conclusion.test_verdict import FINE
 
 pytestmark = pytest.mark.pure
 
 LINKS = ["paris->tokyo", "tokyo->paris"]
+
+
+def test_every_plan_has_the_codec_of_the_scheme(tmp_path: Path) -> None:
+    topology = Topology.load(Path("quickstart"))
+    ranks = [Rank(worker.name, worker.name, {}) for worker in topology.workers]
+    controller = ProgramController(topology, None, ranks, tmp_path, tmp_path, {"TESTBED_SCHEME": "muloco"}, "bins2")
+    planning = controller._controller._spec.planning
+    assert planning is not None and planning.codec == "bins2"
 
 
 def test_links_without_a_byte_are_named_with_the_way() -> None:
