@@ -173,6 +173,8 @@ class _Merge:
     changes: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
     #: The members that answered and are still there: they hold the result of the merge before.
     answered: set[str] = field(default_factory=set)
+    #: Whether the grace window has begun.
+    in_grace: bool = False
 
 
 @dataclass(slots=True)
@@ -233,11 +235,7 @@ class Syncer:
             return
         merge.changes[member] = (message.weight, message.change)
         merge.answered.add(member)
-        if merge.changes.keys() >= self._learners.keys():
-            yield from self._merge(message.fragment)
-        elif len(merge.changes) == self._quorum:
-            over = GraceOver(message.fragment, message.round)
-            yield Send(self._name, over, after_s=self._grace(merge))
+        yield from self._go_on(message.fragment, merge)
 
     def grace_over(self, message: GraceOver) -> Iterator[Send]:
         """End the wait of a merge for further changes."""
@@ -251,8 +249,7 @@ class Syncer:
         for number, fragment in enumerate(self._fragments):
             if (merge := fragment.under_way) is not None:
                 merge.answered.discard(gone)
-                if len(merge.changes) >= self._quorum:
-                    yield from self._merge(number)
+                yield from self._go_on(number, merge)
         yield from self._request_due()
 
     def came(self, member: str) -> Iterator[Send]:
@@ -291,6 +288,14 @@ class Syncer:
         step_s = min(slots, default=0.0) * len(self._fragments) / self._options.every
         waited_s = self._clock() - merge.began_s
         return max(self._options.margin * (self._options.overlap * step_s - waited_s - self._merge_s), 0.0)
+
+    def _go_on(self, number: int, merge: _Merge) -> Iterator[Send]:
+        """Merge a fragment if all members' changes are there; else begin the grace window if those of a quorum are."""
+        if merge.changes.keys() >= self._learners.keys():
+            yield from self._merge(number)
+        elif len(merge.changes) >= self._quorum and not merge.in_grace:
+            merge.in_grace = True
+            yield Send(self._name, GraceOver(number, merge.round), after_s=self._grace(merge))
 
     def _merge(self, number: int) -> Iterator[Send]:
         began_s = self._clock()

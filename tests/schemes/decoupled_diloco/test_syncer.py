@@ -1,4 +1,4 @@
-"""The merge of several changes of a fragment."""
+"""The merge of several changes of a fragment, also when a member is lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.schemes.decoupled_diloco.syncer import mean, radial
+from testbed.schemes.decoupled_diloco import DecoupledOptions
+from testbed.schemes.decoupled_diloco.syncer import FragmentChange, GraceOver, Syncer, mean, radial
 
 pytestmark = pytest.mark.pure
 
@@ -40,3 +41,39 @@ def test_what_cancels_out_or_is_nothing_is_averaged_as_it_is() -> None:
     torch.testing.assert_close(radial([(1.0, one), (1.0, -one)]), torch.zeros(2))
     torch.testing.assert_close(radial([(1.0, torch.zeros(2)), (3.0, torch.zeros(2))]), torch.zeros(2))
     torch.testing.assert_close(radial([(1.0, torch.zeros(2)), (3.0, one)]), 0.75 * one)
+
+
+def asked(quorum: int) -> Syncer:
+    """Return a syncer of three members that has asked for their changes of its one fragment."""
+    options = DecoupledOptions(every=1, fragments=1, quorum=quorum)
+    syncer = Syncer("a", ("a", "b", "c"), options, [torch.zeros(2)], 1, lambda: 0.0)
+    for member in ("a", "b", "c"):
+        list(syncer.due(member))
+    return syncer
+
+
+CHANGE = FragmentChange(0, 1, 1.0, torch.ones(2))
+
+
+def test_a_member_that_is_lost_does_not_end_the_grace_window_for_others() -> None:
+    syncer = asked(quorum=1)
+    assert [type(send.message) for send in syncer.changed("a", CHANGE)] == [GraceOver]
+    assert list(syncer.remove("b")) == []
+    list(syncer.changed("c", CHANGE))
+    assert (syncer.merged, syncer.changes) == (1, 2)
+
+
+def test_a_merge_that_waited_for_a_lost_member_alone_goes_on() -> None:
+    syncer = asked(quorum=3)
+    assert [*syncer.changed("a", CHANGE), *syncer.changed("c", CHANGE)] == []
+    list(syncer.remove("b"))
+    assert (syncer.merged, syncer.changes) == (1, 2)
+
+
+def test_the_grace_window_begins_where_a_lost_member_makes_the_quorum_smaller() -> None:
+    syncer = asked(quorum=3)
+    assert [*syncer.changed("a", CHANGE), *syncer.changed("b", CHANGE)] == []
+    (over,) = syncer.remove("b")
+    assert over.message == GraceOver(0, 1) and syncer.merged == 0
+    list(syncer.grace_over(GraceOver(0, 1)))
+    assert (syncer.merged, syncer.changes) == (1, 2)
