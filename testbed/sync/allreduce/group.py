@@ -270,6 +270,15 @@ class AllReduceGroup:
 
     def _await_end(self, current: Round, deadline: float) -> None:
         suspect_at = time.monotonic() + self.suspect_s
+        if self._on_lost is not None and not self._await_over(current, deadline, suspect_at):
+            # This thread does not hold the lock of the rounds here: `on_lost` takes the engine's lock, and the thread
+            # that aborts a round takes the lock of the rounds while it holds the engine's lock.
+            for peer, data in current.missing().items():
+                self._on_lost(Loss(peer, f"{current}: still waiting for {data} from {peer}", broken=False))
+        self._await_over(current, deadline, float("inf"))
+
+    def _await_over(self, current: Round, deadline: float, suspect_at: float) -> bool:
+        """Wait until a round is over. Returns False if it is not over at `suspect_at`."""
         with self._progress.changed:
             while not current.over:
                 self._progress.check()
@@ -281,11 +290,10 @@ class AllReduceGroup:
                         raise current.error(f"{peer} is gone ({why}) before {missing[peer]} came", "peer-lost", peer)
                 if (left := deadline - time.monotonic()) <= 0:
                     raise _out_of_time(current)
-                if self._on_lost is not None and time.monotonic() >= suspect_at:
-                    suspect_at = float("inf")
-                    for peer, data in current.missing().items():
-                        self._on_lost(Loss(peer, f"{current}: still waiting for {data} from {peer}", broken=False))
+                if time.monotonic() >= suspect_at:
+                    return False
                 self._progress.changed.wait(min(left, max(suspect_at - time.monotonic(), 0)))
+        return True
 
     # -- called by the Listener ----------------------------------------------------------------------------------
 
