@@ -10,7 +10,7 @@ from testbed.plan import Plan
 from testbed.sync.allreduce.chunk_codec import ChunkHeaderFormat, Kind
 from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.rounds import RoundProgress, Rounds
-from testbed.sync.errors import FrameError
+from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import DIRECT, Outbox, Received
 
 
@@ -140,7 +140,12 @@ class ChunkReceiver:
                 self._progress.check()
                 self._progress.changed.wait()
             current = self._rounds.of(header)
-        current.take(header, received)
+        try:
+            current.take(header, received)
+        except FrameError:
+            raise
+        except SyncError as error:  # the round can't be finished, which is no fault of the frame's sender
+            self._progress.fail(error.located(current, round=current.number, epoch=current.epoch))
 
     def closed(self, peer: str, channel: int, error: str) -> None:
         """Count the end of a peer's connection. Only rounds that wait for this peer fail."""
