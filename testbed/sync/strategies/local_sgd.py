@@ -123,6 +123,11 @@ class PostLocalSgd(Strategy):
         parts = {"gradients": self._gradients.state_dict(), "local": self._local.state_dict()}
         return {"steps": self._steps, **parts}
 
+    def handover(self) -> dict[str, Any]:
+        """Return the state for a member that joins, which starts without residuals."""
+        parts = {"gradients": self._gradients.handover(), "local": self._local.handover()}
+        return {"steps": self._steps, **parts}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
         self._steps = int(state["steps"])

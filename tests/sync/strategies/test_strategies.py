@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,8 +17,9 @@ from testbed.plan import Group, Plan, Tree
 from testbed.sync import Average, Nesterov, PowerSgd
 from testbed.sync.strategies.diloco import DiLoCo
 from testbed.sync.strategies.fragment import cut
-from testbed.sync.strategies.local_sgd import LocalSgd
-from testbed.sync.strategies.strategy import Strategy
+from testbed.sync.strategies.gradients import Gradients
+from testbed.sync.strategies.local_sgd import LocalSgd, PostLocalSgd
+from testbed.sync.strategies.strategy import Reducer, Strategy
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import by_mean_gradient, flat, model, step
@@ -225,6 +226,29 @@ def test_frozen_parameters_stay_where_they_are(tmp_path: Path, rank: int | None)
         return torch.equal(frozen, before)
 
     assert all(run(tmp_path, PLAN, work).values())
+
+
+@pytest.mark.pure
+def test_a_member_that_joins_starts_without_the_residuals_of_its_source() -> None:
+    """The source keeps its residuals. If the new member had them too, they would be added twice."""
+    parameters = list(model().parameters())
+    left_out = torch.ones(sum(parameter.numel() for parameter in parameters))
+    nobody = cast(Reducer, None)  # no round begins
+    local = PostLocalSgd(nobody, parameters)
+    state = local.state_dict()
+    state["gradients"]["residual"] = state["local"]["fragments"][0]["residual"] = left_out
+    local.load_state_dict(state)
+    handed_over = local.handover()
+    assert handed_over["gradients"]["residual"] is None
+    assert handed_over["local"]["fragments"][0]["residual"] is None
+    assert torch.equal(local.state_dict()["gradients"]["residual"], left_out)
+
+    low_rank = Gradients(nobody, parameters, powersgd=PowerSgd(1))
+    factors = {"q": [torch.ones(3, 1)], "residuals": [torch.ones(2, 3)]}
+    low_rank.load_state_dict({"residual": None, "powersgd": factors})
+    handed_over = low_rank.handover()["powersgd"]
+    assert torch.equal(handed_over["q"][0], torch.ones(3, 1))
+    assert torch.equal(handed_over["residuals"][0], torch.zeros(2, 3))
 
 
 @pytest.mark.local
