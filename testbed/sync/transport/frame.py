@@ -96,7 +96,7 @@ class Frame(NamedTuple):
     route: int = 0
     #: Members left to forward the frame after the peer.
     left: int = 0
-    #: True if the frame waited while the one before it on the connection was sent.
+    #: True if the frame waited while the one before it on the connection was sent, and left right behind it.
     follows: bool = False
     #: The rate that TCP allows when the frame is sent, rounded up to KiB/s; 0 where the path is the limit, not TCP.
     allowed_bytes_s: int = 0

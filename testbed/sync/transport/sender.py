@@ -203,7 +203,7 @@ class Sender:
                 sockets.limit_unsent(connection, longest)
             began = time.monotonic()
             frame = item.frame.sealed(item.payload)  # here, because the bytes that it reads are sent next
-            follows = item.queued_s <= ended
+            follows = not answered and item.queued_s <= ended  # while the sender awaits an answer, the path is idle
             allowed, burst = pace.allowed(began, rested=not follows)
             head = self._wire.pack(frame._replace(follows=follows, allowed_bytes_s=allowed, burst_bytes_s=burst))
             sockets.send_all(connection, head, item.payload)

@@ -177,6 +177,7 @@ def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: soc
         for index in range(3):
             sockets.receive(connection, raw)
             assert index_of(raw[: WIRE.size])[0] == index
+            assert not WIRE.unpack(raw[: WIRE.size]).follows  # the pause before it would count as the path's time
             connection.settimeout(0.05)
             with pytest.raises(TimeoutError):
                 connection.recv(1)
