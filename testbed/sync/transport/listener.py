@@ -264,9 +264,28 @@ class Listener:
             if hello.channel != FETCH and hello in self._known.values():
                 raise FrameError(f"{hello.member} is connected already")
             most = MOST_OF_A_STREAM * self._settings.streams
-            if sum(known.member == hello.member for known in self._known.values()) >= most:
+            count = sum(known.member == hello.member for known in self._known.values())
+            if count >= most and not self._end_oldest_generation(hello):
                 raise FrameError(f"{hello.member} has {most} connections already")
             self._known[connection] = hello
+
+    def _end_oldest_generation(self, hello: Greeting) -> bool:
+        """End the connections of a member's oldest generation, if the member is in a newer one. Returns whether it is.
+
+        A member whose host vanished did not close its connections. They stay open at this end, and nothing comes from
+        them any more. The caller holds the guard.
+        """
+        theirs = {known: its for known, its in self._known.items() if its.member == hello.member}
+        generations = {its.generation for its in (*theirs.values(), hello) if its.channel != FETCH}
+        if len(generations) < 2:
+            return False
+        ended = [
+            known for known, its in theirs.items() if its.channel != FETCH and its.generation == min(generations)
+        ]
+        for known in ended:
+            del self._known[known]
+            sockets.shut_down(known)  # its own thread closes it
+        return bool(ended)
 
     def _read(self, receiver: Receiver, hello: Greeting, connection: socket.socket) -> None:
         """Read frames and pass them on until the peer closes the connection between two of them."""

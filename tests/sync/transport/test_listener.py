@@ -10,7 +10,7 @@ import select
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
@@ -174,6 +174,32 @@ def test_a_member_has_a_limit_of_connections_and_others_can_still_connect(
         assert refused.recv(1) == b""
         send(stack.enter_context(greeted(address, Greeting("a"))), b"here")
         assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"here")
+
+
+def test_a_member_that_vanished_often_can_connect_again() -> None:
+    """A host that vanishes closes no connection, so one of each earlier generation is still open."""
+
+    class Lasting(Inward):
+        def receiver(self, hello: Greeting) -> Receiver:
+            return self
+
+    inward, accepting = Lasting(), sockets.listen("127.0.0.1", PATIENCE_S)
+    address = accepting.getsockname()
+    with closing(Listener(accepting, settings_of("b"), inward)), ExitStack() as stack:
+
+        def connected(generation: int) -> socket.socket:
+            connection = stack.enter_context(greeted(address, Greeting("a", generation=generation)))
+            send(connection, b"here")
+            assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"here")
+            return connection
+
+        earlier = [connected(generation) for generation in range(MOST_OF_A_STREAM)]
+        connected(MOST_OF_A_STREAM)
+        assert earlier[0].recv(1) == b""
+        stack.enter_context(greeted(address, Greeting("a", FETCH)))
+        assert earlier[1].recv(1) == b""
+        send(earlier[2], b"still open")
+        assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"still open")
 
 
 def test_a_generation_that_is_not_to_be_is_refused_by_name(
