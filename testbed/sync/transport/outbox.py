@@ -246,21 +246,23 @@ class Outbox:
         Channel 0 closes last, because peers take its end for this member's leaving.
 
         Args:
-            timeout_s: The longest wait in seconds.
+            timeout_s: The longest wait in seconds for the peers to read, and again for `await_channel`.
             await_channel: Waits until no peer sends here on channel n any more, because frames from there are forwarded
                 on channel n - 1. Called with n and the seconds left. None where nobody sends frames to forward.
 
         Returns:
             The peers that did not read everything in time.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = await_until = time.monotonic() + timeout_s
         late: set[str] = set()
         with self._guard:
             self._leaving = True
         self._prober.close()
         for channel in sorted({channel for _, channel in self._hops()}, reverse=True):
             if channel and await_channel:
-                await_channel(channel + 1, deadline - time.monotonic())
+                began = time.monotonic()
+                await_channel(channel + 1, await_until - began)
+                deadline += time.monotonic() - began  # peers read at once, and may leave much later
             with self._guard:
                 senders = [sender for (_, its), sender in self._senders.items() if its == channel]
             for sender in senders:

@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from testbed.plan import Route
 from testbed.protocol import Probe
 from testbed.sync.errors import SyncError
 from testbed.sync.transport import handshake, sockets, tcpinfo
@@ -161,6 +163,37 @@ def test_a_peer_that_does_not_read_is_named(listener: socket.socket) -> None:
     with accept(listener):
         outbox.put(["b"], (1,), frame(0, size=size), memoryview(bytearray(size)), lambda peer: None)
         assert outbox.drain(0.3, lambda channel, seconds: None) == ("b",)
+
+
+def test_a_peer_that_leaves_late_takes_no_time_from_those_that_read(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c evaluates for longer than a round may last, and keeps its connection for frames that a forwards to b."""
+    passed_s = 0.0
+
+    def stay(channel: int, seconds: float) -> None:
+        nonlocal passed_s
+        passed_s += seconds
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            if handshake.answer(connection, settings_of("b"), time.monotonic() + PATIENCE_S).channel:
+                connection.sendall(WELCOME)
+            sockets.receive_or_end(connection, memoryview(bytearray(1)))
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
+    monkeypatch.setattr("testbed.sync.transport.outbox.time", clock)
+    peers = [threading.Thread(target=serve, daemon=True) for _ in range(2)]
+    for peer in peers:
+        peer.start()
+    outbox = Outbox(settings_of("a", PATIENCE_S), HEADER_BYTES, {"b": listener.getsockname()}, lambda *what: None)
+    table = RouteTable(0, "a", frozenset({"b"}), (Route("c", "b", ("a",)),))
+    assert all(sending.await_connection(PATIENCE_S) for sending in outbox.connect(table))
+    assert outbox.drain(PATIENCE_S, stay) == ()
+    assert passed_s > 0
+    for peer in peers:
+        peer.join(PATIENCE_S)
 
 
 def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: socket.socket) -> None:
