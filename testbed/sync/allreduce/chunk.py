@@ -197,10 +197,16 @@ class ChunkReduction:
         return missing
 
     def _sum_local(self, local: LocalValues) -> None:
-        self.sum.copy_(local.values).mul_(local.weight)
+        if local.weight:
+            self.sum.copy_(local.values).mul_(local.weight)
+        else:  # see _scaled
+            self.sum.zero_()
         self._summed = True
 
     def _scaled(self, values: torch.Tensor, scale: float) -> torch.Tensor:
+        # Values without weight do not count, whatever they are: the mean loss of no samples is NaN, and so is 0 × NaN.
+        if scale == 0:
+            return torch.zeros_like(self.sum)
         # The product is rounded before the addition, so that a sum of two has the same bits in either order.
         return values if scale == 1 else values.to(self.sum.dtype) * scale
 

@@ -185,6 +185,31 @@ def test_a_partial_sum_that_comes_twice_is_counted_and_left_out() -> None:
     assert torch.equal(root.chunk(0).sum, ONES) and root.duplicated == 0b010
 
 
+@pytest.mark.parametrize("member", ["m0", "m1"], ids=["of the root", "of a leaf"])
+@pytest.mark.parametrize("own_first", [True, False])
+def test_values_without_weight_do_not_count_whatever_they_are(member: str, own_first: bool) -> None:
+    """A member without samples has weight 0, and its mean gradient is NaN."""
+    root, nothing = reduction(STAR, "m0", 5), torch.full((5,), torch.nan)
+    own, own_weight = (nothing, 0.0) if member == "m0" else (ONES, 1.0)
+    other, weight = (nothing, 0.0) if member == "m1" else (ONES, 1.0)
+    root.start(Contribution(own.clone(), own_weight, lambda: 0, lambda: 0))
+    if own_first:
+        root.add_local(0)
+    root.add(0, "m1", PartialSum(other, weight, Part(0b010, weight, 0)))
+    root.add(0, "m2", PartialSum(ONES, 1.0, Part(0b100, 1.0, 0)))
+    if not own_first:
+        root.add_local(0)
+    assert torch.equal(root.chunk(0).sum, ONES)
+
+
+def test_values_without_weight_do_not_count_beside_a_residual() -> None:
+    root = reduction(Plan(0, names(2), (star(names(2), "m0"),)), "m0", 5)
+    root.start(Contribution(torch.full((5,), torch.nan), 0.0, lambda: 0, lambda: 0))
+    root.add_local(0, torch.zeros(5))
+    root.add(0, "m1", PartialSum(ONES, 1.0, Part(0b10, 1.0, 0)))
+    assert torch.equal(root.chunk(0).sum, ONES)
+
+
 def test_a_mean_that_comes_twice_is_counted_and_left_out() -> None:
     leaf = entered(STAR, "m1")
     assert give(leaf, 0, "m0", ONES, Part(0b111, 3.0, 0))
