@@ -300,6 +300,8 @@ class Outbox:
         with self._guard:
             sender = self._senders.get(hop)
             if sender is None or (sender.failure and not sender.connected):
+                if sender is not None:
+                    sender.abort()  # one of its connections may be open, and its queue may relieve another
                 direct = self._senders.get((peer, DIRECT))
                 queue = SendQueue(direct.queue if channel and direct else None)
                 sender = Sender(peer, self._roster[peer], self._settings, self._wire, self._on_failure, channel, queue)

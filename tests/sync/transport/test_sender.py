@@ -196,6 +196,21 @@ def test_a_peer_that_leaves_late_takes_no_time_from_those_that_read(
         peer.join(PATIENCE_S)
 
 
+def test_a_route_without_a_connection_relieves_no_queue_under_a_later_table(listener: socket.socket) -> None:
+    """A member that counts on routes does not pace what it sends. Here it has no key of v, so no connection to it."""
+    roster = dict.fromkeys(("b", "v"), listener.getsockname())
+    outbox = Outbox(settings_of("a", PATIENCE_S), HEADER_BYTES, roster, lambda *what: None)
+    first = RouteTable(0, "a", frozenset({"b"}), (Route("a", "b", ("v",)),))
+    outbox.connect(first)
+    outbox.follow(first)
+    direct, auxiliary = outbox._senders["b", 0], outbox._senders["v", 2]
+    assert direct.queue.relieved
+    assert not auxiliary.await_connection(PATIENCE_S)
+    outbox.follow(RouteTable(1, "a", frozenset({"b"}), ()))
+    assert not direct.queue.relieved
+    outbox.close()
+
+
 def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: socket.socket) -> None:
     settings = settings_of("a")
     sending = Sender("b", listener.getsockname(), settings, WIRE, lambda *_: None, channel=2)
