@@ -63,7 +63,8 @@ class PinnedBuffers:
         import torch
 
         stream = self._stream(values.device, "to")
-        with torch.cuda.stream(stream):
+        # Only code in inference mode may change a tensor that was made there.
+        with torch.inference_mode(values.is_inference()), torch.cuda.stream(stream):
             values.copy_(host, non_blocking=True)
         stream.synchronize()
         self._free.append(host)

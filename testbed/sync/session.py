@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGrou
 from testbed.sync.buffers import PinnedBuffers
 from testbed.sync.checkpoint import StateDictFns, Stateful, save
 from testbed.sync.codecs import Residual
+from testbed.sync.codecs.codec import bytes_of
 from testbed.sync.control_connection import ControlConnection, ControlledMember
 from testbed.sync.engine_control import EngineControl
 from testbed.sync.errors import SyncError
@@ -216,14 +217,15 @@ class Session(ControlledMember, StrategyMethods):
             raise SyncError(f"{self.name} joined while others train: call session.share(…) before its first round")
         # An overlapping round's predecessor may not be used yet: its caller may still report it.
         self._reports.tell(keep=1 if overlaps else 0)
-        flat = tensor.detach().view(-1)
-        values = flat if made is None else self._pinned.fetch(flat, made)
-        self._progress.round_began()
-        with self._failing():
-            await_end = self._engine.begin(values, weight, residual, overlaps=overlaps)
+        with _outside_inference_mode():
+            flat = tensor.detach().view(-1)
+            values = _writable(flat) if made is None else self._pinned.fetch(flat, made)
+            self._progress.round_began()
+            with self._failing():
+                await_end = self._engine.begin(values, weight, residual, overlaps=overlaps)
 
         def end() -> RoundResult:
-            with self._failing():
+            with self._failing(), _outside_inference_mode():
                 result = replace(await_end(), tensor=tensor)
             self._progress.round_ended()
             if made is not None:
@@ -401,6 +403,19 @@ def session_of(
         plan, settings, welcome.roster, connection.tell, after_round, job.reproducible, welcome.source
     )
     return Session(met, connection, elastic)
+
+
+def _outside_inference_mode() -> AbstractContextManager[object]:
+    """Return a context in which new tensors are normal ones, also if the caller is in `torch.inference_mode`.
+
+    Other threads add to a round's sums, and PyTorch lets no other thread change a tensor that was made in that mode.
+    """
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
+def _writable(values: torch.Tensor) -> torch.Tensor:
+    """Return values on the host as a tensor that other threads may change, in the same memory."""
+    return torch.frombuffer(bytes_of(values), dtype=values.dtype) if values.is_inference() else values
 
 
 def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:

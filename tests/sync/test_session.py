@@ -136,6 +136,23 @@ def test_float64(tmp_path: Path) -> None:
     assert all(torch.allclose(result, expected, atol=1e-15) for result in results.values())  # type: ignore[arg-type]
 
 
+def test_tensors_are_reduced_in_inference_mode_and_after_it(tmp_path: Path) -> None:
+    """Other threads change a round's tensor and its sums, which PyTorch forbids if they were made in that mode."""
+    members, elements = names(3), 500
+
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        with torch.inference_mode():
+            inside, later = (values(session.name, number, elements) for number in range(2))
+            session.allreduce(inside)
+        session.allreduce(later, async_op=True).wait()
+        normal = values(session.name, 2, elements)
+        session.allreduce(normal)
+        return [inside, later, normal]
+
+    results, _ = run(tmp_path, Plan(0, members, (chain(members),)), work)
+    check_exact(results, 3, elements, dict.fromkeys(members, 1.0))
+
+
 def test_tensors_of_changing_shape(tmp_path: Path) -> None:
     """Members ahead of others must not force their tensor's shape on them."""
     sizes = [5000, 7, 5000, 1, 90_000, 7]
