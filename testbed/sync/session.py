@@ -421,6 +421,8 @@ def _writable(values: torch.Tensor) -> torch.Tensor:
 def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:
     if tensor.dtype not in ELEMENT_TYPES or not tensor.is_contiguous() or not tensor.numel():
         raise ValueError(f"allreduce takes contiguous, non-empty tensors of {[str(d) for d in ELEMENT_TYPES]}")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"allreduce takes tensors on the host or a CUDA device, and this one is on {tensor.device}")
     if residual is not None and tensor.dtype != torch.float32:
         raise ValueError(f"codecs take float32; reduce a tensor of {tensor.dtype} without a residual")
     if not 0 <= weight < float("inf"):
