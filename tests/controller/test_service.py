@@ -348,7 +348,7 @@ def test_a_hello_at_another_member_s_socket_is_refused_with_the_reason(tmp_path:
 def test_a_member_that_comes_to_a_restarted_controller_before_the_others_joins_them(tmp_path: Path) -> None:
     view = mesh()
     names, comer = view.names[:-1], view.names[-1]
-    roster = {name: ("10.0.0.1", 4000) for name in names}
+    roster = dict.fromkeys(names, ("10.0.0.1", 4000))
     elastic = Elasticity(quorum=2, lease_s=PATIENCE_S)
     epochs = tmp_path / "out" / "epochs.json"
     epochs.parent.mkdir()

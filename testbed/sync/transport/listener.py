@@ -279,9 +279,7 @@ class Listener:
         generations = {its.generation for its in (*theirs.values(), hello) if its.channel != FETCH}
         if len(generations) < 2:
             return False
-        ended = [
-            known for known, its in theirs.items() if its.channel != FETCH and its.generation == min(generations)
-        ]
+        ended = [known for known, its in theirs.items() if its.channel != FETCH and its.generation == min(generations)]
         for known in ended:
             del self._known[known]
             sockets.shut_down(known)  # its own thread closes it

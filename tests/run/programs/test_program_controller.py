@@ -14,7 +14,7 @@ from testbed.run.programs.program_controller import ProgramController, controlle
 from testbed.spec.topology import Topology
 from tests.run.conclusion.test_verdict import FINE
 
-pytestmark = pytest.mark.pure
+pytestmark = pytest.mark.local
 
 LINKS = ["paris->tokyo", "tokyo->paris"]
 
