@@ -22,10 +22,10 @@ pytestmark = pytest.mark.local
 
 
 def test_the_controller_is_told_of_a_codec_that_does_not_exist(tmp_path: Path) -> None:
-    place = NodeConfiguration("sgp", (), (), {"a": 1.0}, (), {"codec": "fp7"})
+    place = NodeConfiguration("sgp", ("b",), ("b",), {"a": 0.5, "b": 0.5}, ("b",), {"codec": "fp7"})
     job = Job(10, scheme="sgp", workload=workload(parameters=10).to_json(), assignment=to_builtins(place))
     sent: list[Goodbye] = []
-    welcome, channel = SimpleNamespace(roster={"a": ("127.0.0.1", 1)}), SimpleNamespace(send=sent.append)
+    welcome, channel = SimpleNamespace(roster=dict.fromkeys("ab", ("127.0.0.1", 1))), SimpleNamespace(send=sent.append)
     meeting = SimpleNamespace(name="a", job=job, node=place, welcome=welcome, channel=channel)
     with pytest.raises(ValueError):
         train(cast(Rendezvous, meeting), named("sgp"), tmp_path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -69,6 +69,29 @@ class ProcessorBudget:
         self._left_s -= seconds
 
 
+#: During a round, another look for a plan finds nothing new before the round has lasted AGAIN times as long as at the
+#: last look, unless another link fell, or one fell to less than LOWER of what was left of it then. Without this wait,
+#: six looks in the first 1.5 s after a fall used up the budget, and rounds of 5 s went on for 18 s until the next look.
+AGAIN, LOWER = 1.25, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class VainLook:
+    """The last look for a plan, which found none that is worth a swap."""
+
+    #: The complete rounds then.
+    rounds: int
+    #: The links that had fallen, each with the part of its rate that was left.
+    fell: Mapping[str, float]
+    #: Seconds after the end of the last complete round, from which on another look may find more.
+    until_s: float
+
+    def may_repeat(self, rounds: int, fell: Mapping[str, float], since_last_s: float) -> bool:
+        """Return whether another look may find more, with the same three values as they are now."""
+        lower = any(part < LOWER * self.fell.get(name, math.inf) for name, part in fell.items())
+        return rounds != self.rounds or lower or since_last_s >= self.until_s
+
+
 class Planner:
     """Looks for better plans: periodically after rounds, when a link fell, and on request.
 
@@ -101,6 +124,7 @@ class Planner:
         self._budget = ProcessorBudget()
         self._declarations = 0
         self._considered_s = -math.inf  # on the monotonic clock
+        self._vain_look: VainLook | None = None
         self._busy = False
 
     @property
@@ -166,7 +190,8 @@ class Planner:
             self._track.link_fell()
         yield from self._probes(now)
         if fell or self._clocks.monotonic() - self._considered_s >= self._maker.options.period_s:
-            self._request_if_affordable(done.summary().finished_s, urgent=fell)
+            # A fall is still urgent in the next rounds if no plan was found yet.
+            self._request_if_affordable(done.summary().finished_s, urgent=self._track.performance(now).fell)
 
     def arrived(self, arrived: Arrived) -> Actions:
         """Take a member's trains during a round. If links are measured now, request a plan where one fell.
@@ -182,7 +207,9 @@ class Planner:
         fell = self._maker.knowledge.fell(now)
         if fell and (min(fell.values()) < HALVED or slow):
             self._track.link_fell()
-            self._request_if_affordable(now, urgent=True)
+            last, since_last_s = self._vain_look, self._track.performance(now).since_last_s
+            if last is None or last.may_repeat(self._group.rounds.count, fell, since_last_s):
+                self._request_if_affordable(now, urgent=True)
 
     def _probes(self, now: float, hurry: bool = False) -> Actions:
         """Have members probe if plans may change and enough rounds are left to profit from it."""
@@ -282,7 +309,17 @@ class Planner:
             log.info("plan %d (%s) adopted: %s; %s", adopted.epoch, adopted.policy, saving, reason)
             of_rounds = policy.measure is None and adopted.training == last.training
             self._track.adopted(adopted, last, decision, request, of_rounds)
+        else:
+            self._vain_look = self._looked_in_vain(decision, policy)
         yield from self._record(request, proposal, last, adopted)
+
+    def _looked_in_vain(self, decision: Decision, policy: Policy) -> VainLook:
+        now = self._clocks.unix()
+        since_last_s = self._track.performance(now).since_last_s
+        # The plan in force counts as at least as slow as the current round, which goes on.
+        worth_s = decision.proposed_s / (1 - self._maker.options.margin) if policy.measure is None else 0.0
+        until_s = max(worth_s if math.isfinite(worth_s) else 0.0, AGAIN * since_last_s)
+        return VainLook(self._group.rounds.count, self._maker.knowledge.fell(now), until_s)
 
     def _record(self, request: PlanRequest, proposal: Proposal, last: Plan, adopted: Plan | None = None) -> Actions:
         """Write a decision and the bound of its view, which is solved in the background, into the decision log."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.replanning.planner import RESERVE_S, SAVED_S, SHARE, ProcessorBudget
+from testbed.controller.replanning.planner import RESERVE_S, SAVED_S, SHARE, ProcessorBudget, VainLook
 
 pytestmark = pytest.mark.pure
 
@@ -40,3 +40,12 @@ def test_a_reserve_is_kept_for_urgent_work() -> None:
     budget.spend(SAVED_S - RESERVE_S)
     assert not budget.allows(0.0)
     assert budget.allows(0.0, urgent=True)
+
+
+def test_a_look_in_vain_is_repeated_when_the_round_is_much_longer_or_more_fell() -> None:
+    """Six looks in the 1.5 s after a fall used up the budget, and rounds of 5 s went on for 18 s."""
+    last = VainLook(rounds=4, fell={"a->b": 0.2}, until_s=1.9)
+    assert not last.may_repeat(4, {"a->b": 0.2}, 1.8) and last.may_repeat(4, {"a->b": 0.2}, 1.9)
+    assert not last.may_repeat(4, {"a->b": 0.18}, 0.5), "that is hardly less"
+    assert last.may_repeat(4, {"a->b": 0.1}, 0.5) and last.may_repeat(4, {"a->b": 0.2, "b->a": 0.7}, 0.5)
+    assert last.may_repeat(5, {"a->b": 0.2}, 0.1), "that is another round"
