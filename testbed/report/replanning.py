@@ -294,11 +294,11 @@ def _trials(record: RunRecord, history: _RoundHistory, adopted: Sequence[Mapping
         if record.plans[back["epoch"]].shape() != record.plans[tried[back["last"]]["last"]].shape():
             continue
         first, last = (bisect_left(history.epochs, back[which]) for which in ("last", "epoch"))
-        seconds = [whole_s for _, whole_s in history.rounds[max(first - AHEAD, 0) : last + 1]]
-        before, its = seconds[: min(first, AHEAD)], seconds[min(first, AHEAD) : -1]
+        before = [seconds for _, seconds in history.rounds[max(first - AHEAD, 0) : first]]
+        its = [seconds for _, seconds in history.rounds[first:last]]
         if before and its and median(its) < median(before):
             continue  # it was left because the network changed
-        longer_s = sum(whole_s - back["proposed_s"] for whole_s in seconds[min(first, AHEAD) :])
+        longer_s = sum(seconds - back["proposed_s"] for _, seconds in history.rounds[first : last + 1])
         yield TrialScore(back["last"], back["epoch"], tried[back["last"]]["at_s"], max(longer_s, 0.0))
 
 

@@ -190,7 +190,7 @@ class Planner:
             self._track.link_fell()
         yield from self._probes(now)
         if fell or self._clocks.monotonic() - self._considered_s >= self._maker.options.period_s:
-            # A fall is still urgent in the next rounds if no plan was found yet.
+            # A fall stays urgent in the rounds after it: the looks during its own round may have found no plan.
             self._request_if_affordable(done.summary().finished_s, urgent=self._track.performance(now).fell)
 
     def arrived(self, arrived: Arrived) -> Actions:
