@@ -21,7 +21,7 @@ chunk     the smaller of the plan's chunk and the slice. The slowest hop's chunk
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from testbed.plan import Plan, Tree
@@ -61,14 +61,30 @@ class _Fill(NamedTuple):
     slowest_s: float
 
 
+class _Step(NamedTuple):
+    """An edge between a member and its parent in a tree."""
+
+    #: The index of the parent's own step among a tree's steps; -1 for the root, which has none.
+    parent: int
+    #: The one-way delay, and the seconds that a byte takes while nothing else is sent.
+    delay_s: float
+    byte_s: float
+
+
+#: The steps of a tree in one direction, a parent's before those of its children.
+_Steps = list[_Step]
+
+
 class CostModel:
     """Predicts rounds under one view. One model serves many plans: it remembers the edges' costs."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._limits = Constraints.of(view)
-        # Plans share edges, and each edge is needed with several chunk sizes.
+        # Plans share edges, and each tree is needed with several chunk sizes. Trees are known by identity, since a
+        # tree's hash costs as much as its steps.
         self._alone: dict[Pair, tuple[float, float]] = {}
+        self._steps: dict[int, tuple[Tree, _Steps, _Steps]] = {}
 
     def predict(self, plan: Plan) -> Cost:
         """Return the cost of a round under `plan`. O(trees · members · route length)."""
@@ -77,8 +93,8 @@ class CostModel:
                 return Cost(float("inf"), 0.0, f"{source}=>{target}")
         drains = self.drains(plan)
         bottleneck = max(drains, key=lambda name: drains[name], default="")
-        fill = max(self._fill(tree, plan.chunk_bytes) for tree in plan.trees)
-        return Cost(max(drains.get(bottleneck, 0.0), self._keyed(plan)), fill, bottleneck)
+        fill_s = self.fill_s(plan.trees, plan.chunk_bytes)
+        return Cost(max(drains.get(bottleneck, 0.0), self._keyed(plan)), fill_s, bottleneck)
 
     def _keyed(self, plan: Plan) -> float:
         """Return the seconds in which the keys go up and then down (`keyed` above); 0 for a plan without keys."""
@@ -115,37 +131,37 @@ class CostModel:
                 loads[name] = loads.get(name, 0.0) + slice_bytes
         return loads
 
+    def fill_s(self, trees: Iterable[Tree], chunk_bytes: int) -> float:
+        """Return the seconds until the first chunk has gone through the pipe of `trees`, whose edges the view has."""
+        return max(self._fill(tree, chunk_bytes) for tree in trees)
+
     def _fill(self, tree: Tree, chunk_bytes: int) -> float:
+        if id(tree) not in self._steps:
+            ups, downs = self._make_steps(tree.reduce, True), self._make_steps(tree.broadcast, False)
+            self._steps[id(tree)] = tree, ups, downs
+        _, ups, downs = self._steps[id(tree)]
         chunk = min(float(chunk_bytes), tree.share * self._view.model_bytes)
-        downs = self._fills(tree.broadcast, chunk, towards_root=False)
+        last_downs = _last(downs, chunk)
         return max(
             up.seconds + down.seconds - max(up.slowest_s, down.slowest_s)
-            for up in self._fills(tree.reduce, chunk, towards_root=True)
-            for down in downs
+            for up in _last(ups, chunk)
+            for down in last_downs
         )
 
-    def _fills(self, parents: Mapping[str, str], chunk: float, towards_root: bool) -> list[_Fill]:
-        """Return the paths to (from) the root that may fill last.
-
-        A path is left out if another one takes longer, and its slowest edge is as fast or faster.
-        """
-        ways: dict[str, _Fill] = {}
+    def _make_steps(self, parents: Mapping[str, str], towards_root: bool) -> _Steps:
+        number: dict[str, int] = {}
+        steps: _Steps = []
         for member in parents:
             unknown = []
-            while member in parents and member not in ways:
+            while member in parents and member not in number:
                 unknown.append(member)
                 member = parents[member]
             for child in reversed(unknown):
-                beyond = ways.get(parents[child], _Fill(0.0, 0.0))
-                edge = (child, parents[child]) if towards_root else (parents[child], child)
-                delay_s, goodput_bps = self._edge_alone(edge)
-                chunk_s = 8 * chunk / goodput_bps
-                ways[child] = _Fill(beyond.seconds + delay_s + chunk_s, max(beyond.slowest_s, chunk_s))
-        last: list[_Fill] = []
-        for way in sorted(ways.values(), key=lambda way: (-way.seconds, way.slowest_s)):
-            if not last or way.slowest_s < last[-1].slowest_s:
-                last.append(way)
-        return last or [_Fill(0.0, 0.0)]
+                parent = parents[child]
+                delay_s, goodput_bps = self._edge_alone((child, parent) if towards_root else (parent, child))
+                number[child] = len(steps)
+                steps.append(_Step(number.get(parent, -1), delay_s, 8 / goodput_bps))
+        return steps
 
     def _edge_alone(self, edge: Pair) -> tuple[float, float]:
         """Return an edge's one-way delay, and the payload in bit/s that it carries while nothing else is sent."""
@@ -154,6 +170,23 @@ class CostModel:
             capacities = (self._limits.goodput_bps[name] for name in self._limits.drawn[edge])
             known = self._alone[edge] = self._view.edge_delay(*edge), min(capacities, default=float("inf"))
         return known
+
+
+def _last(steps: _Steps, chunk: float) -> list[_Fill]:
+    """Return the paths along `steps` that may be the last to be filled by a chunk of `chunk` bytes.
+
+    A path is left out if another one takes longer, and its slowest edge is as fast or faster.
+    """
+    seconds, slowest_s = [0.0] * (len(steps) + 1), [0.0] * (len(steps) + 1)  # the last ones are of the root
+    for i, (parent, delay_s, byte_s) in enumerate(steps):
+        chunk_s = chunk * byte_s
+        seconds[i] = seconds[parent] + delay_s + chunk_s
+        slowest_s[i] = max(slowest_s[parent], chunk_s)
+    last: list[_Fill] = []
+    for path_s, its_slowest_s in sorted(zip(seconds, slowest_s, strict=True), key=lambda path: (-path[0], path[1])):
+        if not last or its_slowest_s < last[-1].slowest_s:
+            last.append(_Fill(path_s, its_slowest_s))
+    return last
 
 
 def predict(plan: Plan, view: View) -> Cost:
@@ -172,9 +205,8 @@ def best_tree(view: View, trees: Iterable[Tree]) -> Tree | None:
 def choose_chunk(view: View, trees: Sequence[Tree]) -> int:
     """Return the largest of SIZES that adds at most TOLERATED to a round with vanishing chunks, else the smallest."""
     model = CostModel(view)
-    vanishing = Plan(0, view.names, tuple(trees), chunk_bytes=1024)
-    ideal = model.predict(vanishing).seconds
-    for size in SIZES:
-        if model.predict(replace(vanishing, chunk_bytes=size)).seconds <= ideal * (1 + TOLERATED):
-            return size
-    return SIZES[-1]
+    ideal = model.predict(Plan(0, view.names, tuple(trees), chunk_bytes=1024))
+    if ideal.drain_s == float("inf"):
+        return SIZES[0]
+    longest_s = ideal.seconds * (1 + TOLERATED) - ideal.drain_s
+    return next((size for size in SIZES if model.fill_s(trees, size) <= longest_s), SIZES[-1])

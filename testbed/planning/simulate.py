@@ -232,37 +232,40 @@ class PlanRounds:
     def _make_items(self) -> Items:
         """Return the items in the order that senders prefer: the front of each slice first, a mean before a sum."""
         members, positions = len(self._member), len(self._chunks)
-        wanted: list[list[tuple[float, bool, int, int, int, int]]] = [[] for _ in self._hops]
-        for t, tree in enumerate(self._plan.trees):
-            ways = [(child, parent, False) for child, parent in tree.reduce.items()]
-            ways += [(parent, child, True) for child, parent in tree.broadcast.items()]
-            for source, target, is_mean in ways:
-                m, to = self._member[source], self._member[target]
-                of = wanted[self._hops[source, target, 0]]
-                of += [(chunk.front, not is_mean, t, chunk.position, m, to) for chunk in self._trees[t]]
+        fronts = np.array([chunk.front for chunk in self._chunks])
+        sizes = np.array([chunk.size for chunk in self._chunks])
+        parts: list[tuple[Ints, ...]] = []
+        for tree, chunks in zip(self._plan.trees, self._trees, strict=True):
+            ways = [(child, parent, 0) for child, parent in tree.reduce.items()]
+            ways += [(parent, child, 1) for child, parent in tree.broadcast.items()]
+            flows = _ints(self._hops[source, target, 0] for source, target, _ in ways)
+            senders = _ints(self._member[source] for source, _, _ in ways)
+            of_tree = _ints(chunk.position for chunk in chunks)
+            each = (flows, senders, _ints(is_mean for _, _, is_mean in ways))
+            parts.append((*(np.repeat(values, len(chunks)) for values in each), np.tile(of_tree, len(ways))))
+        flow, sender, is_mean, position = (np.concatenate(values) for values in zip(*parts, strict=True))
+        order = np.lexsort((position, 1 - is_mean, fronts[position], flow))
+        flow, sender, is_mean, position = flow[order], sender[order], is_mean[order], position[order]
         partial, means = (np.full((members, positions), NONE, dtype=np.int64) for _ in range(2))
-        flow: list[int] = []
-        size: list[float] = []
-        position: list[int] = []
-        is_means: list[bool] = []
-        sibling: list[int] = []
-        for f, of in enumerate(wanted):
-            for _, is_partial, _, p, m, _ in sorted(of):
-                sibling.append(NONE if is_partial else int(means[m, p]))
-                (partial if is_partial else means)[m, p] = len(flow)
-                flow.append(f)
-                position.append(p)
-                size.append(self._chunks[p].size)
-                is_means.append(not is_partial)
+        numbers = np.arange(len(flow))
+        sums = numbers[is_mean == 0]
+        partial[sender[sums], position[sums]] = sums
+        # Items that carry one mean to several children follow one another in this order.
+        sent = numbers[is_mean == 1]
+        sent = sent[np.lexsort((sent, position[sent], sender[sent]))]
+        same = (np.diff(sender[sent]) == 0) & (np.diff(position[sent]) == 0)
+        sibling = np.full(len(flow), NONE, dtype=np.int64)
+        sibling[sent[1:][same]] = sent[:-1][same]
+        means[sender[sent], position[sent]] = sent  # the last of each, to which the others are siblings
         return Items(
-            first=starts(wanted),
-            flow=_ints(flow),
-            size=np.array(size, dtype=np.float64),
-            position=_ints(position),
-            is_mean=_ints(is_means),
+            first=np.searchsorted(flow, np.arange(len(self._hops) + 1)).astype(np.int64),
+            flow=flow,
+            size=sizes[position],
+            position=position,
+            is_mean=is_mean,
             partial=partial,
             means=means,
-            sibling=_ints(sibling),
+            sibling=sibling,
         )
 
     def _make_auxiliary(self) -> AuxiliaryRoutes:
