@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from functools import partial
 from multiprocessing import SimpleQueue
 from multiprocessing.synchronize import Barrier
@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from testbed.emulation import label
+from testbed.emulation.containers.fleet import ProgramContainers
+from testbed.emulation.daemon import bring_up
 from testbed.emulation.network.names import Names
 from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.process import ProcessIdentity
@@ -118,6 +120,22 @@ def test_a_marked_command_has_this_machine_s_host_name_and_is_found() -> None:
         assert started.stdout.readline().strip() == os.uname().nodename
         ((name, value),) = labels.items()
         assert started.pid in label.kill_processes(value, name)
+
+
+@pytest.mark.local
+def test_a_network_brought_up_by_a_labelled_program_does_not_carry_its_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the end of a `launch --on-host` would kill the network's processes, and leave its containers and folder."""
+    owner, variables, is_up = tmp_path / "owner", tmp_path / "variables", json.dumps({"up": "fjords"})
+    owner.write_text(f"#!/bin/sh\nenv > {variables}\necho '{is_up}'\n")
+    owner.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(owner))
+    labels = (label.ENVIRONMENT, label.LAUNCH)
+    for name in labels:
+        monkeypatch.setenv(name, "other")
+    bring_up("fjords", Path("fjords.yaml"), "auto", ProgramContainers(), lambda title: nullcontext())
+    assert not [line for line in variables.read_text().splitlines() if line.partition("=")[0] in labels]
 
 
 @pytest.mark.pure

@@ -85,8 +85,8 @@ def bring_up(
             stdout=subprocess.PIPE,
             # Not this process's stderr: the owner's children keep it open, and a pipe's reader would wait for them.
             stderr=complaints,
-            # Without the label of another network, in whose host this may run, and with which it would be killed.
-            env={name: value for name, value in os.environ.items() if name != label.ENVIRONMENT},
+            # Without the labels of another network and launch, in whose host this may run: their end kills by labels.
+            env={name: value for name, value in os.environ.items() if name not in (label.ENVIRONMENT, label.LAUNCH)},
             text=True,
             start_new_session=True,  # it outlives this terminal, and does not get its Ctrl-C
         )
