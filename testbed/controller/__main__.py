@@ -2,7 +2,8 @@
 
 Prints to standard error. Ends with 0 on SIGTERM or SIGINT, with 2 when the spec can't be used, and with 3 where the
 machine can't: without a C compiler, say, or with too few files that may be open. The process stays after the run's end,
-so that the run can read the last state, and dies with the thread that started it.
+so that the run can read the last state, and dies with the thread that started it. With `--parent`, the number of that
+thread's process, it also ends with 0 if the process died while the controller was starting.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import asyncio
 import ctypes
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -32,9 +34,12 @@ def main() -> int:
     parser.add_argument("--owner", type=Path, required=True, help="Unix socket for the run that owns the controller")
     parser.add_argument("--spec", type=Path, required=True, help="the controller's spec, JSON")
     parser.add_argument("--out", type=Path, required=True, help="the run's directory")
+    parser.add_argument("--parent", type=int, help="the process that starts the controller, which ends with it")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if args.parent not in (None, os.getppid()):
+        return 0  # the kernel sends no signal for a parent that died during the imports, which take 2.5 s
     try:
         spec = load_spec(args.spec)
     except (OSError, ValueError) as error:

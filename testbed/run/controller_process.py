@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -52,7 +53,7 @@ class ControllerProcess:
             [
                 *(sys.executable, "-P", "-m", "testbed.controller"),
                 *("--sockets", str(self.control), "--owner", str(self._folder / OWNER)),
-                *("--spec", str(spec), "--out", str(self._run)),
+                *("--spec", str(spec), "--out", str(self._run), "--parent", str(os.getpid())),
             ],
             stdin=subprocess.DEVNULL,
             stdout=self._log,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,3 +132,14 @@ def test_a_spec_that_cannot_be_used_ends_the_process_with_2(tmp_path: Path) -> N
         _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.wait() == 2
     assert "spec.json" in errors and "Traceback" not in errors
+
+
+def test_a_controller_whose_parent_died_while_it_was_starting_ends(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(spec_of(mesh()).model_dump_json())
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait(PATIENCE_S)
+    with ForkedProgram(*command(tmp_path, spec), "--parent", str(dead.pid)) as process:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.wait() == 0, errors
+    assert not (tmp_path / "run").exists()
