@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks.support.controller import controller
-from benchmarks.support.options import Options
+from benchmarks.support.options import Options, positive
 from benchmarks.support.paired import interval
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
@@ -144,7 +144,7 @@ def main() -> int:
         "--codecs", default="int8", help="codecs, with commas between; fp32 is always measured (default %(default)s)"
     )
     parser.add_draws((1, 2, 3, 4, 5), quick=2)
-    parser.add_argument("--steps", type=int, default=120, help="steps of a training (default %(default)s)")
+    parser.add_argument("--steps", type=positive, default=120, help="steps of a training (default %(default)s)")
     parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt"))
     parser.add_argument(
         "--costs", action="store_true", help="measure the processor time of codecs only, without training"

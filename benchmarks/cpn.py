@@ -170,7 +170,7 @@ def factors(text: str) -> list[float]:
 def main() -> int:
     """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
-    parser.add_campaign(SEEDS, quick=1)
+    parser.add_campaign(SEEDS, quick=1, simulated=SIMULATED_SEEDS)
     parser.add_argument("--task", action="append", choices=TASKS, help="this task only (default: all)")
     parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="this protocol only (default: all)")
     parser.add_argument("--simulated", action="store_true", help="simulate three protocols at several rates of links")
@@ -180,11 +180,10 @@ def main() -> int:
     if args.simulated:
         if args.protocol:
             parser.error("--protocol: --simulated compares the same three protocols always; leave one of the two out")
-        seeds = SIMULATED_SEEDS if args.seeds == SEEDS else args.seeds
-        ones = list(simulated_cells(tasks, args.scales, seeds))
+        ones = list(simulated_cells(tasks, args.scales, args.seeds))
         CAMPAIGN.measure(ones, measure, forks=False, most=args.cells, seconds=args.seconds)
         shown, figures = rule_table(CAMPAIGN.read(), ones)
-        show([shown], {"repeats": seeds, "cells": figures}, as_json=args.json)
+        show([shown], {"repeats": args.seeds, "cells": figures}, as_json=args.json)
         return 0
     chosen = [cell for cell in cells(tasks, args.seeds) if cell.protocol in (args.protocol or PROTOCOLS)]
     CAMPAIGN.measure(chosen, measure, forks=args.forks, most=args.cells, seconds=args.seconds)

@@ -26,7 +26,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.support.controller import controller
-from benchmarks.support.options import Options
+from benchmarks.support.options import Options, positive
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed import sync
@@ -123,8 +123,8 @@ def main() -> int:
     parser.add_argument("--rate", default="100mbit", help="the link's rate (default %(default)s)")
     parser.add_argument("--delay", default="2ms", help="the link's delay, one way (default %(default)s)")
     parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt", "gpt-medium"))
-    parser.add_argument("--batch", type=int, default=16, help="samples of a step (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=25, help="measured steps of a repeat (default %(default)s)")
+    parser.add_argument("--batch", type=positive, default=16, help="samples of a step (default %(default)s)")
+    parser.add_argument("--steps", type=positive, default=25, help="measured steps of a repeat (default %(default)s)")
     parser.add_repeats(REPEATS, QUICK_REPEATS)
     parser.add_argument("--bucket", type=float, default=0.5, help="MiB of gradients in a bucket that overlaps")
     args = parser.parse()

@@ -20,7 +20,7 @@ from math import cos, pi
 import torch
 from torch import Tensor
 
-from benchmarks.support.options import Options
+from benchmarks.support.options import Options, positive
 from benchmarks.support.program import require_documentation, run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.containers.documentation import DOCUMENTATION
@@ -245,10 +245,10 @@ def main() -> int:
     """Train and print."""
     parser = Options(__doc__)
     parser.add_argument("--rules", help=f"rules, with | between (default: all): {' | '.join(RULES)}")
-    parser.add_argument("--members", type=int, default=8, help="members (default %(default)s)")
-    parser.add_argument("--batch", type=int, default=4, help="samples of a member's step (default %(default)s)")
+    parser.add_argument("--members", type=positive, default=8, help="members (default %(default)s)")
+    parser.add_argument("--batch", type=positive, default=4, help="samples of a member's step (default %(default)s)")
     parser.add_argument(
-        "--steps", type=int, default=1000, help="steps; --quick takes at most 120 (default %(default)s)"
+        "--steps", type=positive, default=1000, help="steps; --quick takes at most 120 (default %(default)s)"
     )
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="the inner optimizer's (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the seed of model and shards (default %(default)s)")

@@ -35,7 +35,7 @@ from benchmarks.support.frontier.cells import (
 )
 from benchmarks.support.frontier.measure import able, measure
 from benchmarks.support.frontier.tables import compared, draw, figures, table
-from benchmarks.support.options import Options
+from benchmarks.support.options import Options, positive
 from benchmarks.support.program import run_program
 from benchmarks.support.table import progress, show
 from testbed.run.directory import RUNS
@@ -48,7 +48,7 @@ SEEDS, SIMULATED_SEEDS = 3, 5
 def main() -> int:
     """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
-    parser.add_campaign(SEEDS, quick=1)
+    parser.add_campaign(SEEDS, quick=1, simulated=SIMULATED_SEEDS)
     parser.add_argument("--simulated", action="store_true", help="simulate all tasks instead of emulating six")
     parser.add_argument(
         "--task", action="append", choices=[task.name for task in TASKS], help="this task only; may be repeated"
@@ -57,13 +57,12 @@ def main() -> int:
         "--scheme", action="append", choices=SCHEMES, help="this scheme only, beside all-reduce; may be repeated"
     )
     parser.add_argument(
-        "--steps", type=int, help=f"steps of the fastest member (default {STEPS}, with --quick {QUICK_STEPS})"
+        "--steps", type=positive, help=f"steps of the fastest member (default {STEPS}, with --quick {QUICK_STEPS})"
     )
     parser.add_argument("--kept", type=Path, default=KEPT, help="the file that keeps the figures (default %(default)s)")
     parser.add_argument("--show", action="store_true", help="print the kept figures, and measure nothing")
     args = parser.parse()
-    steps = args.steps or (QUICK_STEPS if args.quick else STEPS)
-    seeds = SIMULATED_SEEDS if args.simulated and args.seeds == SEEDS else args.seeds
+    seeds, steps = args.seeds, args.steps or (QUICK_STEPS if args.quick else STEPS)
     tasks = chosen_tasks(args.task, args.simulated, args.quick)
     schemes = chosen_schemes(args.scheme, args.simulated, tasks[0], steps)
     cells = (simulated if args.simulated else emulated)(tasks, schemes, seeds, steps)

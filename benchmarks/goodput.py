@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -352,7 +353,7 @@ def main() -> int:
     """Measure the missing cells and print all. Returns the exit code: 1 if a mean was wrong."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the run under way is ended first
     parser = Options(__doc__)
-    parser.add_argument("--seeds", type=int, help=f"how many seeds (default {SEEDS}; with --quick 1)")
+    parser.add_seeds(SEEDS, quick=1)
     parser.add_argument(
         "--minutes", type=float, help=f"of each run (default {MINUTES:g}; with --quick {QUICK_MINUTES:g})"
     )
@@ -360,15 +361,16 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=SYSTEMS, metavar="SYSTEM", help="this one; may be repeated")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of torchrun, torchft and hivemind")
     args = parser.parse()
+    if args.minutes is not None and not 0 < args.minutes < inf:
+        parser.error(f"--minutes {args.minutes:g}: no run takes that long; write more than 0, such as 1")
     minutes = args.minutes or (QUICK_MINUTES if args.quick else MINUTES)
-    seeds = args.seeds or (1 if args.quick else SEEDS)
     names = args.only or list(SYSTEMS)
     reasons = {name: reason for name in names if name in OTHERS and (reason := OTHERS[name].missing(args.python))}
     for name, reason in reasons.items():
         progress(f"{name} is left out: {reason}")
     cells = [
         Cell(name, seed, faulty, minutes)
-        for seed in range(1, seeds + 1)
+        for seed in range(1, args.seeds + 1)
         for name in names
         if name not in reasons
         for faulty in (False, True)
@@ -379,7 +381,7 @@ def main() -> int:
     shown = without_curves({cell.key: its for cell, its in found.items()})
     show(
         [table([name for name in names if name not in reasons], found, reasons, minutes)],
-        {"repeats": seeds, "minutes": minutes, "missing": reasons, "cells": shown},
+        {"repeats": args.seeds, "minutes": minutes, "missing": reasons, "cells": shown},
         as_json=args.json,
     )
     return 1 if any(its.get("wrong") for its in found.values()) else 0

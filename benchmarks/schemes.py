@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.support.controller import Controller, controller
-from benchmarks.support.options import Options
+from benchmarks.support.options import Options, positive
 from benchmarks.support.paired import interval
 from benchmarks.support.program import require_documentation, run_program
 from benchmarks.support.table import Table, progress, show
@@ -147,9 +147,9 @@ def main() -> int:
         "--schemes", default=SCHEMES, help="with commas between, + between options (default %(default)s)"
     )
     parser.add_draws((1, 2, 3), quick=1)
-    parser.add_argument("--members", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=450)
-    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--members", type=positive, default=8)
+    parser.add_argument("--steps", type=positive, default=450)
+    parser.add_argument("--batch", type=positive, default=4)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
     parser.add_argument("--dataset", default="text", choices=("text", "documentation"))
