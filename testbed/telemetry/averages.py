@@ -12,6 +12,12 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
+def mean_if_all(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values; None without any, or if one is None, as the loss of a training that diverged."""
+    found = list(values)
+    return None if None in found else mean_of_known(found)
+
+
 def median_of_known(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are not None, or None without any."""
     known = [value for value in values if value is not None]

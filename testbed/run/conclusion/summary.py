@@ -12,7 +12,7 @@ from typing import Any
 from testbed.controller.model.plan_history import pause_ms
 from testbed.run.conclusion.verdict import SIMULATED
 from testbed.spec.units import count
-from testbed.telemetry.averages import mean_of_known, percentile
+from testbed.telemetry.averages import mean_if_all, percentile
 from testbed.telemetry.round_span import MEANING, RoundSpan, span_of
 from testbed.workload import STEP_OVERRUN
 
@@ -106,12 +106,13 @@ def late_part(reports: Sequence[Record], declared: Mapping[str, float]) -> float
 
 
 def last_metric(reports: Sequence[Record], name: str) -> float | None:
-    """Return a metric's mean over the members that reported it in the newest round in which any did, or None."""
-    found = [(r["round"], r["metrics"][name]) for r in reports if r["metrics"].get(name) is not None]
-    if not found:
-        return None
-    newest = max(number for number, _ in found)
-    return fmean(value for number, value in found if number == newest)
+    """Return a metric's mean over the members that reported it in the newest round in which any did, or None.
+
+    A value that is not finite, such as the loss of a training that diverged, is recorded as None: so is then the mean.
+    """
+    found = [(r["round"], r["metrics"][name]) for r in reports if name in r["metrics"]]
+    newest = max((number for number, _ in found), default=None)
+    return mean_if_all(value for number, value in found if number == newest)
 
 
 def start_seconds(samples: Sequence[Record], began_s: float) -> float:
@@ -169,13 +170,17 @@ def seconds_per_iteration(final: Record, reports: Sequence[Record]) -> list[floa
 
 
 def gossip_training(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
-    """Return the fields of the summary's `training` of a gossip run: means over the members' models, which differ."""
-    newest = {report["member"]: report["metrics"].get("loss") for report in reports}
+    """Return the fields of the summary's `training` of a gossip run: means over the members' models, which differ.
+
+    A loss is None if the model of one member diverged.
+    """
+    newest = {report["member"]: report["metrics"]["loss"] for report in reports if "loss" in report["metrics"]}
+    ends = [member["metrics"] for member in final["members"].values()]
     return {
         "rounds": final["rounds"],
-        "final_loss": mean_of_known(newest.values()),
-        "final_test_loss": mean_of_known(member["metrics"].get("test_loss") for member in final["members"].values()),
-        "final_accuracy": mean_of_known(member["metrics"].get("accuracy") for member in final["members"].values()),
+        "final_loss": mean_if_all(newest.values()),
+        "final_test_loss": mean_if_all(metrics["test_loss"] for metrics in ends if "test_loss" in metrics),
+        "final_accuracy": mean_if_all(metrics["accuracy"] for metrics in ends if "accuracy" in metrics),
     }
 
 

@@ -8,6 +8,7 @@ from testbed.run.conclusion.summary import (
     START_S,
     RoundFigures,
     gossip_sync,
+    gossip_training,
     last_metric,
     late_part,
     pause_around,
@@ -132,6 +133,21 @@ def test_a_metric_is_the_mean_of_the_newest_round_that_has_it() -> None:
     assert last_metric(reports, "loss") == 2.0
     assert last_metric(reports, "accuracy") == 0.5
     assert last_metric(reports, "speed") is None
+
+
+def test_a_training_that_diverged_has_no_last_loss() -> None:
+    """A loss that is not finite is recorded as None."""
+    reports = [
+        report(1, "a", 0, 1, metrics={"loss": 9.0, "accuracy": 0.5}),
+        report(1, "b", 0, 1, metrics={"loss": 9.0, "accuracy": 0.5}),
+        report(2, "a", 1, 2, metrics={"loss": 3.0}),
+        report(2, "b", 1, 2, metrics={"loss": None}),
+    ]
+    assert last_metric(reports, "loss") is None and last_metric(reports, "accuracy") == 0.5
+    ends = {"a": {"metrics": {"test_loss": 1.0, "accuracy": 0.5}}, "b": {"metrics": {"test_loss": None}}}
+    trained = gossip_training({"rounds": 2, "members": ends}, reports)
+    assert trained == {"rounds": 2, "final_loss": None, "final_test_loss": None, "final_accuracy": 0.5}
+    assert gossip_training({"rounds": 2, "members": {}}, reports[:3])["final_loss"] == 6.0
 
 
 def sample(at_s: float, **counts: int) -> dict[str, Any]:
