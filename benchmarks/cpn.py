@@ -82,17 +82,17 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
 def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     """Return the figures of a run's records.
 
-    `curve` has (seconds, test loss, the worst site's test loss); `idle` is the part of the members' time in which none
-    of their steps was under way. Time begins when the first member has finished its first steps. With all-reduce,
-    members evaluate the result of a round. In gossip they evaluate the model that an iteration began with, and report
-    it at the iteration's end.
+    `curve` has (seconds, test loss, the worst site's test loss), and None for losses where the training has diverged;
+    `idle` is the part of the members' time in which none of their steps was under way. Time begins when the first
+    member has finished its first steps. With all-reduce, members evaluate the result of a round. In gossip they
+    evaluate the model that an iteration began with, and report it at the iteration's end.
     """
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
     centred = experiment.spec.sync.scheme.exchange == "all-reduce"
     began = min(report["started_s"] + (0 if centred else report["compute_s"] + report["paced_s"]) for report in reports)
     ended = reports[-1]["finished_s"]
     found = [(report["finished_s" if centred else "started_s"] - began, report["metrics"]) for report in reports]
-    curve = [(at_s, its["test_loss"], its["worst_test_loss"]) for at_s, its in found if its.get("test_loss")]
+    curve = [(at_s, its["test_loss"], its["worst_test_loss"]) for at_s, its in found if "test_loss" in its]
     declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
     busy_s = sum(report["compute_s"] + report["paced_s"] for report in reports)
     traffic = list(read_records(directory / "traffic.jsonl"))

@@ -35,7 +35,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
+from math import inf, isnan, nan
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -247,7 +247,10 @@ def own_rounds(directory: Path) -> Iterator[Round]:
         steps = metrics.get("steps")  # of members that gossip
         samples = metrics.get("samples_per_s", 0.0) * spent_s if steps is None else settings.BATCH * steps
         late = report["late_s"] > STEP_OVERRUN * max(settings.STEP_S, spent_s)
-        yield Round(report["finished_s"], report["member"], report["round"], samples, metrics.get("test_loss"), late)
+        loss = metrics.get("test_loss")
+        if loss is None and "test_loss" in metrics:
+            loss = nan  # the training diverged
+        yield Round(report["finished_s"], report["member"], report["round"], samples, loss, late)
 
 
 def told_rounds(directory: Path) -> Iterator[Round]:
@@ -302,10 +305,10 @@ def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[
 def loss_difference(faulty: Mapping[str, Any], free: Mapping[str, Any]) -> tuple[float, float] | None:
     """Return the number of samples that both runs reached, and the faulty run's loss there over the other's, less 1.
 
-    Losses between two evaluations are interpolated. None if the runs have no such number.
+    Losses between two evaluations are interpolated. None if the runs have no such number, or one of them diverged.
     """
     curves = [its["curve"] for its in (faulty, free)]
-    if not all(curves):
+    if not all(curves) or any(loss is None or isnan(loss) for curve in curves for _, loss in curve):
         return None
     samples = min(curve[-1][0] for curve in curves)
     if samples < max(curve[0][0] for curve in curves):

@@ -33,6 +33,7 @@ from testbed.run.conclusion.conclude import conclude
 from testbed.run.conclusion.summary import late_part
 from testbed.run.conclusion.verdict import STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
+from testbed.telemetry.averages import mean_if_all
 from testbed.telemetry.store import read_records
 from testbed.worker.pace import Slowness
 from testbed.workload import Workload
@@ -161,19 +162,22 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
 
 
 def figures_of(directory: Path) -> dict[str, Any]:
-    """Return the figures of a run's records. `curve` has (seconds, least iteration, the members' mean test loss)."""
+    """Return the figures of a run's records.
+
+    `curve` has (seconds, least iteration, the members' mean test loss, or None if that of one diverged).
+    """
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
     summary = json.loads((directory / "summary.json").read_text())
     began = min(report["started_s"] for report in reports)
-    loss: dict[str, float] = {}
+    loss: dict[str, float | None] = {}
     iteration: dict[str, int] = {}
     curve = []
     for report in reports:
         iteration[report["member"]] = report["round"]
-        if (test_loss := report["metrics"].get("test_loss")) is not None:
-            loss[report["member"]] = test_loss
-            curve.append((report["finished_s"] - began, min(iteration.values()), mean(loss.values())))
-    learned = [at for at, _, value in curve if value <= TARGET_LOSS]
+        if "test_loss" in report["metrics"]:
+            loss[report["member"]] = report["metrics"]["test_loss"]
+            curve.append((report["finished_s"] - began, min(iteration.values()), mean_if_all(loss.values())))
+    learned = [at for at, _, value in curve if value is not None and value <= TARGET_LOSS]
     return {
         "seconds": reports[-1]["finished_s"] - began,
         "iterations": summary["training"]["rounds"],
@@ -275,7 +279,7 @@ def losses_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[Table, dict[st
 
 def _finals(found: Mapping[str, Mapping[str, Any]], protocol: str) -> list[float]:
     wanted = [replace(REFERENCE, protocol=protocol, seed=seed).key for seed in range(1, SEEDS + 1)]
-    return [found[key]["final_loss"] for key in wanted if key in found]
+    return [loss for key in wanted if key in found and (loss := found[key]["final_loss"]) is not None]
 
 
 def runs_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -287,13 +291,15 @@ def runs_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
         alone = mean(alone_s(kind.partition("/")[0], seed) for seed in seeds)
         targets = [run["seconds_to_target"] for run in runs if run["seconds_to_target"] is not None]
         gaps = [run["widest_gap"] for run in runs if run["widest_gap"] is not None]
+        losses = [run["final_loss"] for run in runs if run["final_loss"] is not None]
+        diverged = f" ({len(runs) - len(losses)} diverged)" if len(losses) < len(runs) else ""
         rows.append(
             [
                 kind,
                 _with_half([run["seconds"] for run in runs]),
                 f"{alone:.3g}",
                 _with_half([run["iterations"] / run["seconds"] for run in runs]),
-                _with_half([run["final_loss"] for run in runs]),
+                _with_half(losses) + diverged,
                 _with_half([run["final_accuracy"] for run in runs]),
                 _with_half(targets),
                 str(max(gaps)) if gaps else "-",

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any, Literal
 
 import msgspec
@@ -43,6 +43,7 @@ from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.terminal.display import Display
 from testbed.simulation.simulate import check_supported, train
 from testbed.spec.experiment import Experiment
+from testbed.telemetry.averages import mean_if_all
 from testbed.telemetry.store import read_records, write_json
 
 PUBLISHED = Path(__file__).parents[1] / "experiments" / "published"
@@ -159,7 +160,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
         steps, step_s: The steps of the member with the most, by the time that it computed; seconds over these.
         sent: The bytes that a member sent for each of these steps; the median of the members.
         computing: The percentage of the members' time in which they computed.
-        curve: (seconds, the members' mean test loss), from the first member's begin.
+        curve: (seconds, the members' mean test loss, or None if that of one diverged), from the first member's begin.
     """
     # Members of a reduction evaluate at a round's end. Those that gossip evaluate what an iteration began with.
     at = "finished_s" if experiment.spec.sync.scheme.exchange == "all-reduce" else "started_s"
@@ -169,16 +170,16 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     computed: dict[str, float] = defaultdict(float)
     sent: dict[str, int] = defaultdict(int)
     ends: dict[int, float] = {}
-    losses: dict[str, float] = {}
+    losses: dict[str, float | None] = {}
     curve = []
     for report in reports:
         member = report["member"]
         computed[member] += report["compute_s"] + report["paced_s"]
         sent[member] += report["sent_bytes"]
         ends[report["round"]] = report["finished_s"]
-        if (loss := report["metrics"].get("test_loss")) is not None:
-            losses[member] = loss
-            curve.append((report[at] - began, mean(losses.values())))
+        if "test_loss" in report["metrics"]:
+            losses[member] = report["metrics"]["test_loss"]
+            curve.append((report[at] - began, mean_if_all(losses.values())))
     steps = max(seconds / declared[member] for member, seconds in computed.items())
     return {
         "seconds": ended - began,
@@ -199,7 +200,7 @@ def value_of(claim: Claim, figures: Mapping[str, Any]) -> tuple[float, bool]:
         until_s = min(claim.within, ends[-1])
         return until_s / float(interp(until_s, ends, range(len(ends)))), True
     if claim.figure == "seconds_to":
-        reached = [at_s for at_s, loss in figures["curve"] if loss <= claim.loss]
+        reached = [at_s for at_s, loss in figures["curve"] if loss is not None and loss <= claim.loss]
         return (reached[0], True) if reached else (figures["seconds"], False)
     return float(figures[claim.figure]), True
 
@@ -215,6 +216,8 @@ def came(claim: Claim, run: str, found: Found, simulated: bool) -> tuple[str, bo
         return "", None
     if any(found[key]["verdict"] == "suspect" for key in keys):
         return "suspect", None
+    if claim.figure == "loss" and any(found[key]["loss"] is None for key in keys):
+        return "diverged", False
     value, exact = value_of(claim, found[keys[0]])
     base, reached = value_of(claim, found[keys[1]]) if claim.over else (1.0, True)
     if not reached:

@@ -43,6 +43,7 @@ from benchmarks.support.systems.cells import NETWORKS, SYSTEMS, missing
 from benchmarks.support.table import Table, progress, show
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.directory import RUNS
+from testbed.telemetry.averages import mean_if_all
 from testbed.telemetry.store import read_records
 
 CAMPAIGN = Campaign(RUNS / "benchmark-systems.json")
@@ -160,14 +161,15 @@ def table(network: str, found: Mapping[Cell, Any], reasons: Mapping[str, str]) -
         if not cells:
             continue
         against = ratio(times, seconds["gloo"]) if name != "gloo" else None
-        loss, steps = (mean(its[of] for its in cells.values()) for of in ("loss", "steps"))
+        loss = mean_if_all(its["loss"] for its in cells.values())
+        steps = mean(its["steps"] for its in cells.values())
         rows.append(
             [
                 name,
                 _said(list(times.values())) if times else f"> {max(cell.limit_s for cell in found):g}",
                 str(against or ""),
                 _said([its["wan_bytes"] / 1e6 for its in cells.values()]),
-                f"{loss:.3f} after {steps:.0f} steps",
+                f"{'diverged' if loss is None else f'{loss:.3f}'} after {steps:.0f} steps",
                 f"{len(times)} of {len(cells)}",
             ]
         )

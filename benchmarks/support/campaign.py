@@ -100,8 +100,11 @@ def without_curves(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
 
 
 def seconds_to(loss: float, run: Mapping[str, Any]) -> float | None:
-    """Return when the loss of a cell's curve first reached `loss`; None if it never did."""
-    return next((float(at_s) for at_s, its, _ in run["curve"] if its <= loss), None)
+    """Return when the loss of a cell's curve first reached `loss`; None if it never did.
+
+    The loss of a training that diverged is None.
+    """
+    return next((float(at_s) for at_s, its, _ in run["curve"] if its is not None and its <= loss), None)
 
 
 class ForkedRun(Run):

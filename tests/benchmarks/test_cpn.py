@@ -40,7 +40,7 @@ def test_a_region_s_links_fall_to_a_tenth() -> None:
     assert {event["at"] for event in FALL} == {"5s"}
 
 
-def report(member: str, number: int, at_s: float, **metrics: float) -> dict[str, Any]:
+def report(member: str, number: int, at_s: float, **metrics: float | None) -> dict[str, Any]:
     """Return a report of a second of computing that ended at `at_s`."""
     times = {"started_s": at_s - 1, "finished_s": at_s, "compute_s": 0.2, "paced_s": 0.3, "late_s": 0.0}
     return {"member": member, "round": number, "epoch": 0, "metrics": metrics, **times}
@@ -125,6 +125,24 @@ def test_a_run_in_which_nothing_was_evaluated_has_no_loss() -> None:
     run = {"curve": [], "loss": None, "worst_loss": None, "wan_bytes": 5e6, "idle": 0.1, "cpu": 0.3, "seconds": 10.0}
     shown, figures = table({Cell("text", "diloco 128", 1).key: run}, "text")
     assert shown.rows[0][1:7] == ["-", "0/1", "-", "-", "-", "-"] and figures["diloco 128"]["worst_loss"] is None
+
+
+def test_a_run_that_diverged_has_no_last_loss_and_is_counted(tmp_path: Path) -> None:
+    experiment = experiment_of(Cell("digits", OURS, 1), tmp_path)
+    name = experiment.topology.workers[0].name
+    reports = [report(name, 1, 101.0, test_loss=2.0, worst_test_loss=2.0), report(name, 2, 102.0)]
+    reports.append(report(name, 3, 103.0, test_loss=None, worst_test_loss=None))
+    (tmp_path / "rounds.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in reports))
+    (tmp_path / "traffic.jsonl").write_text(json.dumps({"at_s": 99.0, "bytes": {}, "cpu": None}) + "\n")
+    found = figures_of(tmp_path, experiment)
+    assert found["loss"] is None and found["worst_loss"] is None and seconds_to(1.0, found) is None
+    run = {"wan_bytes": 5e6, "idle": 0.1, "cpu": 0.3, "seconds": 10.0}
+    kept = {
+        Cell("text", "ring", 1).key: {**run, "curve": [(5.0, 9.0, 9.0)], "loss": 9.0, "worst_loss": 9.0},
+        Cell("text", "ring", 2).key: {**run, "curve": [(5.0, None, None)], "loss": None, "worst_loss": None},
+    }
+    shown, _ = table(kept, "text")
+    assert shown.rows[0][4].startswith("9.000") and "1 diverged" in shown.rows[0][4]
 
 
 def test_simulated_cells_have_names_and_rates_of_their_own(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.frontier import chosen_schemes
 from benchmarks.support.frontier import cells
 from benchmarks.support.frontier.cells import EMULATED, EMULATED_TASKS, SCHEMES, STEPS, TASKS, TIMED_ROUNDS, Cell
-from benchmarks.support.frontier.measure import experiment_of
+from benchmarks.support.frontier.measure import experiment_of, figures_of, loss_of
 from benchmarks.support.frontier.tables import compared, draw, table
 from testbed.schemes import SCHEMES as REGISTRY
 
@@ -48,9 +49,9 @@ def test_what_the_registry_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) ->
     assert chosen_schemes(None, False, TASK, STEPS) == ["diloco"]
 
 
-def figures(losses: list[float], sent: float, round_s: float = 1.0) -> dict[str, Any]:
+def figures(losses: list[float | None], sent: float, round_s: float = 1.0) -> dict[str, Any]:
     """Return the figures of a run that evaluated every 10 s."""
-    curve = [(10.0 * (number + 1), loss, 2 * loss) for number, loss in enumerate(losses)]
+    curve = [(10.0 * (number + 1), loss, loss and 2 * loss) for number, loss in enumerate(losses)]
     its = {"mean_bytes": sent, "most_bytes": 3 * sent, "round_s": round_s, "verdict": "trusted"}
     return {"curve": curve, **its}
 
@@ -79,3 +80,36 @@ def test_loss_bytes_and_time_against_all_reduce(tmp_path: Path) -> None:
     assert "0/1" in table([one, never], TASK, 100, simulated=False).rows[1]
     draw({TASK.name: [one, never]}, tmp_path / "figure.svg")
     assert "muloco" in (tmp_path / "figure.svg").read_text()
+
+
+def test_a_scheme_that_diverged_is_counted_and_its_last_finite_loss_is_not(tmp_path: Path) -> None:
+    def key(name: str, seed: int, simulated: bool = False, timed: bool = False) -> str:
+        return Cell(TASK, name, seed, simulated, 100, timed).key
+
+    found = {}
+    for seed in (1, 2):
+        found[key("all-reduce", seed, simulated=True)] = figures([3.0, 2.0], 1.0)
+        found[key("packing", seed, timed=True)] = figures([], TIMED_ROUNDS * 50.0, 2.0)
+        found[key("star", seed, timed=True)] = figures([], TIMED_ROUNDS * 50.0, 20.0)
+        found[key("muloco", seed)] = figures([2.5, None], 5.0)
+    found[key("diloco", 1)], found[key("diloco", 2)] = figures([2.5, 2.02], 10.0), figures([2.5, 1.9, None], 10.0)
+    one, none = (compared(found, TASK, name, 2, 100, simulated=False) for name in ("diloco", "muloco"))
+    assert one is not None and one.loss is not None and (one.seeds, one.diverged, one.loss.pairs) == (2, 1, 1)
+    assert one.loss.value == pytest.approx(1.01)
+    assert none is not None and (none.loss, none.worst, none.diverged) == (None, None, 2)
+    assert [row[-1] for row in table([one, none], TASK, 100, simulated=False).rows] == ["1", "2"]
+    draw({TASK.name: [one, none]}, tmp_path / "figure.svg")
+
+
+def test_the_last_loss_of_records_is_none_where_it_is_no_number(tmp_path: Path) -> None:
+    experiment = experiment_of(Cell(TASK, "diloco", 1, False, STEPS), tmp_path)
+    losses = {1: {"test_loss": 2.0, "worst_test_loss": 3.0}, 2: {}, 3: {"test_loss": None, "worst_test_loss": None}}
+    common = {"started_s": 0.0, "late_s": 0.0, "sent_bytes": 1, "received_bytes": 1}
+    reports = [
+        {**common, "member": worker.name, "round": number, "finished_s": float(number), "metrics": metrics}
+        for number, metrics in losses.items()
+        for worker in experiment.topology.workers[:1]
+    ]
+    (tmp_path / "rounds.jsonl").write_text("".join(f"{json.dumps(its)}\n" for its in reports))
+    found = figures_of(tmp_path, experiment)
+    assert found["curve"] == [(1.0, 2.0, 3.0), (3.0, None, None)] and loss_of(found) is None

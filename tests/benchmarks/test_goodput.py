@@ -52,6 +52,7 @@ def test_losses_are_compared_at_as_many_samples() -> None:
     assert loss_difference(faulty, free) == (50.0, pytest.approx(0.1))
     assert loss_difference({"curve": []}, free) is None
     assert loss_difference({"curve": [(200.0, 1.0)]}, free) is None
+    assert loss_difference({"curve": [(0.0, 4.0), (50.0, None)]}, free) is None, "it diverged"
 
 
 def test_samples_are_those_of_reports_and_of_printed_lines(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Claim]:
     return claims
 
 
-def figures(seconds: float, losses: list[float], verdict: str = "trusted") -> dict[str, Any]:
+def figures(seconds: float, losses: list[float | None], verdict: str = "trusted") -> dict[str, Any]:
     curve = [[10.0 * (number + 1), loss] for number, loss in enumerate(losses)]
     return {"seconds": seconds, "computing": 80.0, "curve": curve, "verdict": verdict}
 
@@ -103,6 +103,14 @@ def test_a_suspect_run_gives_no_figure_and_is_not_recorded(runs: list[Claim]) ->
     assert rows_of(["r"], found, suspect=True)[0][4] == "suspect"
     assert [row[4:] for row in rows_of(["r"], found, suspect=False)] == [("", "", ""), ("", "", ""), ("80", "", "yes")]
     assert came(runs[1], "r", {**found, Cell("r", "a", False).key: figures(30, [0.5])}, False) == ("never", False)
+
+
+def test_an_arm_that_diverged_has_no_loss_and_does_not_hold(runs: list[Claim]) -> None:
+    better = Claim("better", "abstract", "1", "loss", of="a", over="b", most=1.0)
+    ends = {"a": {**figures(30, [2.0, None]), "loss": None}, "b": {**figures(20, [0.9]), "loss": 0.9}}
+    found = {Cell("r", arm, False).key: its for arm, its in ends.items()}
+    assert came(better, "r", found, simulated=False) == ("diverged", False)
+    assert came(runs[1], "r", found, simulated=False) == ("> 3", True)
 
 
 def test_recorded_tables_are_of_the_claims_in_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

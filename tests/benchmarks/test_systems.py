@@ -31,6 +31,8 @@ def test_time_and_bytes_are_those_up_to_the_loss(tmp_path: Path) -> None:
     cells = {Cell("lossy", "gloo", 1, 60.0): found, Cell("lossy", "diloco", 1, 60.0): {**found, "seconds": 5.0}}
     gloo, ours = table("lossy", cells, {}).rows
     assert gloo[:4] == ["gloo", "10.0", "", "0.0"] and ours[:3] == ["diloco", "5.0", "0.50"]
+    diverged = {Cell("lossy", "gloo", 1, 60.0): {**never, "loss": None}}
+    assert "diverged" in table("lossy", diverged, {}).rows[0][4]
 
 
 @pytest.mark.parametrize(("name", "workers"), [("quickstart", 8), ("netstorm9", 9), ("lossy", 4)])

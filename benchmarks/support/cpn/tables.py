@@ -179,9 +179,10 @@ def _row(
     times: Ratio | None,
     losses: Ratio | None,
 ) -> list[str]:
+    diverged = sum(bool(run["curve"]) and run["loss"] is None for run in runs)
     return [
         *_learned(protocol, runs, learned, times),
-        said(_middle(runs, "loss"), ".3f"),
+        said(_middle(runs, "loss"), ".3f") + (f" ({diverged} diverged)" if diverged else ""),
         said(_middle(runs, "worst_loss"), ".3f"),
         "-" if losses is None else str(losses),
         f"{mean(run['wan_bytes'] for run in runs) / 1e6:.1f}",
@@ -204,7 +205,7 @@ def _learned(
 
 
 def _middle(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return the mean over the runs that have the figure: a run whose time was over before an evaluation has none."""
+    """Return the mean over the runs that have the figure: one that diverged or was never evaluated has none."""
     values = [run[name] for run in runs if run[name] is not None]
     return mean(values) if values else None
 

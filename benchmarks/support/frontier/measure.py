@@ -68,7 +68,8 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     an iteration began, and report it at the iteration's end.
 
     Returns:
-        curve: (seconds, loss over the held-out samples, the worst site's loss), from the first member's begin.
+        curve: (seconds, loss over the held-out samples, the worst site's loss), from the first member's begin. Losses
+            are None where the training has diverged.
         round_s: The mean time of a round, without the first.
         mean_bytes, most_bytes: Bytes that a member sent and received: the mean, and the member with the most.
     """
@@ -84,7 +85,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
         ends[report["round"]] = report["finished_s"]
     rounds = max(ends)
     return {
-        "curve": [(at_s, its["test_loss"], its["worst_test_loss"]) for at_s, its in learned if its.get("test_loss")],
+        "curve": [(at_s, its["test_loss"], its["worst_test_loss"]) for at_s, its in learned if "test_loss" in its],
         "rounds": rounds,
         "round_s": (ends[rounds] - ends[1]) / (rounds - 1),
         "mean_bytes": mean(moved.values()),
@@ -94,6 +95,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def loss_of(figures: Mapping[str, Any]) -> float:
-    """Return the loss of the last evaluation."""
-    return float(figures["curve"][-1][1])
+def loss_of(figures: Mapping[str, Any]) -> float | None:
+    """Return the loss of the last evaluation, or None if the training diverged."""
+    loss = figures["curve"][-1][1]
+    return None if loss is None else float(loss)

@@ -30,10 +30,12 @@ class Compared:
     seeds: int
     #: Runs with the verdict `suspect`.
     suspect: int
-    #: The scheme's last loss over all-reduce's.
-    loss: Ratio
+    #: Runs whose last loss is no number.
+    diverged: int
+    #: The scheme's last loss over all-reduce's, of the runs that did not diverge; None if all did.
+    loss: Ratio | None
     #: The same at the worst site.
-    worst: Ratio
+    worst: Ratio | None
     #: All-reduce's bytes per member over the scheme's.
     fewer: Ratio
     #: The same of the members with the most bytes.
@@ -48,16 +50,15 @@ class Compared:
 
 def compared(found: Found, task: Task, scheme: str, seeds: int, steps: int, simulated: bool) -> Compared | None:
     """Compare a scheme with all-reduce; None if nothing of it was measured."""
-    runs, bases, timed = {}, {}, {}
+    runs, bases, timed, goals = {}, {}, {}, {}
     for seed in range(1, seeds + 1):
         own = found.get(Cell(task, scheme, seed, simulated, steps).key)
         base = found.get(Cell(task, "all-reduce", seed, True, steps).key)
         references = {name: found.get(Cell(task, name, seed, simulated, steps, timed=True).key) for name in REFERENCES}
-        if own and base and all(references.values()):
-            runs[seed], bases[seed], timed[seed] = own, base, references
+        if own and base and all(references.values()) and (loss := loss_of(base)) is not None:
+            runs[seed], bases[seed], timed[seed], goals[seed] = own, base, references, loss * (1 + WITHIN)
     if not runs:
         return None
-    goals = {seed: loss_of(base) * (1 + WITHIN) for seed, base in bases.items()}
     taken = {seed: at for seed, run in runs.items() if (at := seconds_to(goals[seed], run)) is not None}
     whole = {
         name: {seed: steps * its[name]["round_s"] for seed, its in timed.items()}  # type: ignore[index]
@@ -69,15 +70,16 @@ def compared(found: Found, task: Task, scheme: str, seeds: int, steps: int, simu
         return _sure(ratio(sent, {seed: run[which] for seed, run in runs.items()}))
 
     def losses(of: Mapping[int, Mapping[str, Any]], place: int) -> dict[int, float]:
-        return {seed: run["curve"][-1][place] for seed, run in of.items()}
+        return {seed: loss for seed, run in of.items() if (loss := run["curve"][-1][place]) is not None}
 
     return Compared(
         task=task.name,
         scheme=scheme,
         seeds=len(runs),
         suspect=sum(run["verdict"] == "suspect" for run in runs.values()),
-        loss=_sure(ratio(losses(runs, 1), losses(bases, 1))),
-        worst=_sure(ratio(losses(runs, 2), losses(bases, 2))),
+        diverged=sum(loss_of(run) is None for run in runs.values()),
+        loss=ratio(losses(runs, 1), losses(bases, 1)),
+        worst=ratio(losses(runs, 2), losses(bases, 2)),
         fewer=fewer("mean_bytes"),
         fewer_most=fewer("most_bytes"),
         reached=len(taken),
@@ -97,19 +99,20 @@ def table(ones: Sequence[Compared], task: Task, steps: int, simulated: bool) -> 
         [
             one.scheme,
             f"{one.seeds}",
-            _percent(one.loss),
-            str(one.worst),
+            "-" if one.loss is None else _percent(one.loss),
+            "-" if one.worst is None else str(one.worst),
             f"{one.fewer.value:.0f} ×",
             f"{one.fewer_most.value:.0f} ×",
             f"{one.reached}/{one.seeds}",
             "-" if one.seconds is None else f"{one.seconds:.1f}",
             *("-" if its is None else str(its) for its in (one.sooner["star"], one.sooner["packing"])),
             f"{one.suspect}",
+            f"{one.diverged}",
         ]
         for one in ones
     ]
     columns = ["", "seeds", "loss above", "worst site's ×", "bytes fewer", "of the most", "reached", "s"]
-    columns += ["× star", "× packing", "suspect"]
+    columns += ["× star", "× packing", "suspect", "diverged"]
     notes = [
         "loss above all-reduce's at equal samples, bytes a member sent and received against its fp32; "
         f"[{CONFIDENCE:.0%} intervals], paired by seed",
@@ -140,6 +143,8 @@ def draw(by_task: Mapping[str, Sequence[Compared]], file: Path) -> None:
         panels = figure.subplots(rows, columns, squeeze=False).flat
         for axes, (task, ones) in zip(panels, by_task.items(), strict=False):
             for one in ones:
+                if one.loss is None:
+                    continue
                 number = names.index(one.scheme)
                 colour, marker = CYCLE[number % len(CYCLE)], "osD^vPX*"[number // len(CYCLE) % 8]
                 axes.plot(one.fewer.value, 100 * (one.loss.value - 1), marker, color=colour, label=one.scheme)

@@ -56,5 +56,5 @@ def test_a_cell_whose_compute_was_not_what_is_declared_is_not_kept(tmp_path: Pat
 
 
 def test_a_loss_is_reached_when_it_is_first_as_low() -> None:
-    run = {"curve": [(10.0, 2.0, 4.0), (20.0, 1.0, 2.0), (30.0, 1.5, 3.0)]}
+    run = {"curve": [(10.0, 2.0, 4.0), (15.0, None, None), (20.0, 1.0, 2.0), (30.0, 1.5, 3.0)]}
     assert seconds_to(1.2, run) == 20.0 and seconds_to(0.5, run) is None
