@@ -125,13 +125,15 @@ def figures_of(record: RunRecord) -> dict[str, Any]:
 def _around(record: RunRecord) -> tuple[float | None, float | None]:
     """Return the seconds from the drop until another plan was asked for, and until the first round by it was complete.
 
-    Both are None if no plan was asked for before the link came back.
+    Both are None if no plan was asked for before the link came back, or no link dropped; the second also if the run
+    ended before such a round.
     """
-    dropped_s, back_s = min(drop for states in record.states.values() for drop in _drops(states))
+    drops = [drop for states in record.states.values() for drop in _drops(states)]
+    dropped_s, back_s = min(drops, default=(inf, inf))
     for line in record.decisions:
         if line.get("epoch") and dropped_s <= line["at_s"] < back_s:
             ends = [record.since(one.finished_s) for one in record.rounds if one.epoch >= line["epoch"]]
-            return line["at_s"] - dropped_s, min(ends) - dropped_s
+            return line["at_s"] - dropped_s, min(ends) - dropped_s if ends else None
     return None, None
 
 
