@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -48,11 +49,12 @@ def print_status(networks: Iterable[Mapping[str, Any]], others: Mapping[str, int
         replay = network["replay"]
         late = f", p99 {replay['late_ms_p99']:.1f} ms late" if replay["late_ms_p99"] is not None else ""
         console.print(
-            f"[bold]{network['name']}[/]  {network['file']}  {network['backend']} shaping, process {network['pid']}\n"
+            f"[bold]{network['name']}[/]  {escape(network['file'])}  "
+            f"{network['backend']} shaping, process {network['pid']}\n"
             f"up for {_span(replay['elapsed_s'])}; {count(replay['links'], 'replayed trace')}{late}"
         )
         if network["failure"]:
-            console.print(f"[red]{network['failure']}[/]")
+            console.print(f"[red]{escape(network['failure'])}[/]")
         _print_table(_hosts(network["hosts"]))
         _print_table(_links(network["links"]))
     for name, pid in others.items():
@@ -182,7 +184,7 @@ def _print_reasons(why: Mapping[str, Any]) -> None:
     if "round_s" in why:
         rounds = _table("policy", "seconds a round")
         for name, seconds in why["round_s"].items():
-            rounds.add_row(name, f"{seconds:.3f}")
+            rounds.add_row(Text(name), f"{seconds:.3f}")
         _print_table(rounds)
         return
     titles = (

@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from testbed.cli import ALIASES, app, running_network
 from testbed.cli.running_network import OLDER_LINK
+from testbed.cli.tables import console, print_status
 from testbed.emulation import label
 from testbed.emulation.containers import engine
 from testbed.emulation.host import fixes
@@ -188,6 +189,15 @@ def test_which_network(verb: str, apart: Path, monkeypatch: pytest.MonkeyPatch) 
     named = [*VERBS[verb]]
     named[2:2] = ["--name", "three"]
     assert all(name in refused(*named) for name in ("three", "one, two"))
+
+
+@pytest.mark.local
+def test_brackets_in_a_network_s_file_and_failure_are_printed() -> None:
+    replay = {"elapsed_s": 1.0, "links": 0, "late_ms_p99": None}
+    network = {"name": "andes", "file": "/data/[old]/andes.yaml", "backend": "netem", "pid": 7, "replay": replay}
+    with console.capture() as said:
+        print_status([{**network, "failure": "no file [/old]", "hosts": {}, "links": {}}], {})
+    assert "/data/[old]/andes.yaml" in said.get() and "no file [/old]" in said.get()
 
 
 @pytest.mark.pure

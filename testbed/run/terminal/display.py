@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.status import Status
 from rich.table import Table
@@ -120,9 +121,9 @@ class Display:
     def step(self, title: str) -> Iterator[None]:
         """Show a step's title while it is on, then print it with its seconds."""
         began = time.monotonic()
-        with shown(self.console.status(title)):
+        with shown(self.console.status(escape(title))):
             yield
-        self.say(f"  {title:<64} {time.monotonic() - began:6.1f} s")
+        self.say(f"  {escape(f'{title:<64}')} {time.monotonic() - began:6.1f} s")
 
     def say(self, text: str) -> None:
         """Print a line of markup; on a narrower terminal, wrapped."""
@@ -199,7 +200,7 @@ def _figures(snapshot: Snapshot) -> str:
     if snapshot.seconds_per_round is not None:
         parts.append(f"last round {snapshot.seconds_per_round:.2f} s")
     if snapshot.plan is not None:
-        parts.append(f"plan {snapshot.plan.epoch} ({snapshot.plan.policy})")
+        parts.append(f"plan {snapshot.plan.epoch} ({escape(snapshot.plan.policy)})")
     return "  ".join(parts)
 
 

@@ -58,6 +58,14 @@ def test_without_a_terminal_there_are_plain_lines_with_what_is_left(lines: io.St
 
 
 @pytest.mark.local
+def test_brackets_in_a_step_s_title_are_printed(lines: io.StringIO) -> None:
+    display = Display(Console(file=lines))
+    with display.step("building [/old]/Dockerfile again"):
+        pass
+    assert "building [/old]/Dockerfile again" in lines.getvalue()
+
+
+@pytest.mark.local
 def test_each_run_s_events_are_told_also_of_a_second_run(lines: io.StringIO) -> None:
     display = Display(Console(file=lines))
     for _ in range(2):
