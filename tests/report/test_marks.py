@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from matplotlib.figure import Figure
 
 from testbed.report.figures.canvas import draw_marks
-from testbed.report.record import Mark
+from testbed.report.figures.links import draw_links
+from testbed.report.figures.rounds import draw_rounds
+from testbed.report.figures.training import draw_training
+from testbed.report.record import Mark, RunRecord
+from tests.report.runs import ZERO_S, build_run
 
 pytestmark = pytest.mark.pure
 
@@ -46,3 +53,17 @@ def test_what_is_outside_of_the_time_shown_is_not_drawn() -> None:
     draw_marks([axes], [Mark(-3, "event", "before"), Mark(120, "event", "after")], 100)
     assert not axes.lines
     assert not axes.texts
+
+
+def test_a_run_that_lasted_no_time_has_no_figures_over_time(tmp_path: Path) -> None:
+    """As one whose clock was set back, or a command that printed figures and failed at once."""
+    run = build_run(tmp_path / "run", rounds=20)
+    manifest = json.loads((run / "manifest.json").read_text())
+    times = {"training_started_s": ZERO_S + 1e6, "ended_s": ZERO_S + 1e6}
+    (run / "manifest.json").write_text(json.dumps({**manifest, **times}))
+    for program in ("reports", "prints"):
+        record = RunRecord.read(run)
+        assert record.rounds and record.end_s == 0, program
+        assert (draw_training(record), draw_rounds(record), draw_links(record)) == (None, None, None), program
+        lines = [{"at_s": float(number), "program": "a", "values": {"loss": 1.0}} for number in (1, 2)]
+        (run / "curves.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -46,7 +46,7 @@ NAME_POINTS = 4.5
 
 def draw_rounds(record: RunRecord) -> Drawing | None:
     """Draw a dot for each round, in the colour of its plan, with each plan's median, and the bound."""
-    if not record.rounds:
+    if not record.rounds or not record.end_s:
         return None
     times = [round_.seconds for round_ in record.rounds]
     with style():
@@ -115,7 +115,7 @@ ABOVE = 1.3
 def draw_foresight(record: RunRecord, score: Score) -> Drawing | None:
     """Draw the median of the next rounds as a line, with predictions as dots, which lie on the line if right."""
     rounds, predicted = whole_rounds(record), predictions(record)
-    if not rounds or not predicted:
+    if not rounds or not predicted or not record.end_s:
         return None
     with style():
         figure, [axes] = time_panels(3.2, 0.8)

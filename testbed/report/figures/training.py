@@ -32,6 +32,8 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 def draw_training(record: RunRecord) -> Drawing | None:
     """Draw the metrics that programs printed, or else the reported loss above the accuracy; None without any."""
+    if not record.end_s:
+        return None
     if record.curves:
         return _draw_printed(record)
     curves = {
