@@ -56,6 +56,8 @@ MIN_FRAME_BYTES = 64
 SPARE_PACKETS = 10_000
 #: A queue that is there at both ends of this time was there throughout, or nearly.
 LOOK_S = 0.15
+#: The kernel holds a jitter as nanoseconds in 31 bits, and takes a longer one as this one (net/sched/sch_netem.c).
+MOST_JITTER_S = (2**31 - 1) * 1e-9
 #: The kernel counts drops in 32 bits, and begins at 0 again after this many.
 COUNTER = 2**32
 
@@ -194,6 +196,8 @@ class NetemShaper(Shaper):
         """Plant a tree of qdiscs on each port. Raises ShapingError, after which none of the ports is attached."""
         with self._lock:
             refuse_attached(ports, self._trees)
+            for port, state in ports.items():
+                _check_jitter(port.link, [state])
             try:
                 for port, state in ports.items():
                     self._trees[port.link] = self._plant(port, state)
@@ -208,6 +212,10 @@ class NetemShaper(Shaper):
         A change that the kernel refuses is taken back: the kernel carries out the requests beside the refused one.
         """
         with self._lock:
+            for link, state in states.items():
+                _check_jitter(link, [state])
+            for link, its in (coming or {}).items():
+                _check_jitter(link, [state for _, state in its])
             if coming:
                 self._note(self._its_timer().ask(Batch(forget=list(coming))))
                 for link in coming:
@@ -247,6 +255,8 @@ class NetemShaper(Shaper):
         """Append future states, as netlink requests that the timer's process sends when they are due."""
         with self._lock:
             timed: dict[str, list[TimedRequests]] = {}
+            for link, states in coming.items():
+                _check_jitter(link, [state for _, state in states])
             for link, states in coming.items():
                 tree, ours = self._trees[link], self._coming.setdefault(link, deque())
                 timed[link] = []
@@ -352,6 +362,18 @@ class NetemShaper(Shaper):
             self._controls.pop(netns).close()
             if self._timer is not None:
                 self._note(self._timer.ask(Batch(leave=[netns])))
+
+
+def _check_jitter(link: str, states: Iterable[LinkState]) -> None:
+    """Raise ShapingError if a state has more jitter than netem can give a link."""
+    jitter_s = max((state.jitter_s for state in states), default=0.0)
+    if jitter_s > MOST_JITTER_S:
+        raise ShapingError(
+            f"link {link} has a jitter of {jitter_s:g} s, and netem gives {MOST_JITTER_S:.3f} s at most: "
+            "write less, or use the userspace backend",
+            rule="jitter",
+            link=link,
+        )
 
 
 def _what_lacks(error: OSError, states: Iterable[LinkState]) -> str:

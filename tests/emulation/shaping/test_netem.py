@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from testbed.emulation.network.netlink import attributes
 from testbed.emulation.shaping import ShapingError, tc
-from testbed.emulation.shaping.base import SUPER_PACKET_BYTES
+from testbed.emulation.shaping.base import SUPER_PACKET_BYTES, Port
 from testbed.emulation.shaping.netem import (
+    MOST_JITTER_S,
     NetemShaper,
     _Tree,
     _update_counters,
@@ -144,6 +145,22 @@ def test_a_refused_change_is_taken_back_whole() -> None:
         shaper.apply({"a->b": wanted})
     assert sent[1] == [tree.delay(before), tree.rate(before), *tree.queue(before, create=True)]
     assert (shaper.failure(), tree.state) == (None, before)
+
+
+def test_a_jitter_that_the_kernel_would_cut_is_refused_before_anything_is_changed() -> None:
+    shaper, before = NetemShaper(), LinkState(10e6, 0.1)
+    tree, longer = tree_of(before), replace(before, jitter_s=MOST_JITTER_S + 0.001)
+    with pytest.raises(ShapingError) as refused:
+        shaper.attach({Port("a->b", Path("/nowhere"), "eth0"): longer})
+    assert refused.value.rule == "jitter"
+    shaper._trees = {"a->b": tree}  # without a control, a change would fail
+    for states, coming in (({"a->b": longer}, None), ({}, {"a->b": [(1.0, before), (2.0, longer)]})):
+        with pytest.raises(ShapingError) as refused:
+            shaper.apply(states, coming)
+        assert refused.value.rule == "jitter"
+    with pytest.raises(ShapingError) as refused:
+        shaper.expect({"a->b": [(1.0, longer)]})
+    assert refused.value.rule == "jitter" and (tree.state, shaper.failure()) == (before, None)
 
 
 def test_a_link_that_goes_down_keeps_its_rate_so_that_its_queue_drains() -> None:
