@@ -25,6 +25,9 @@ BINARY = BUILD / "testbed-shaper"
 HARDENING = ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-fPIE", "-pie", "-Wl,-z,relro,-z,now")
 FLAGS = (*C_FLAGS, *HARDENING)
 
+#: The core's exit code on a kernel without epoll_pwait2.
+LACKS_EPOLL_PWAIT2 = 3
+
 ANSWER_BYTES = 1 << 18
 ANSWER_TIMEOUT_S = 10.0
 
@@ -98,6 +101,8 @@ class CoreProcess:
         status = self._process.poll()
         if status is None:
             return None
+        if status == LACKS_EPOLL_PWAIT2:
+            return "this kernel lacks epoll_pwait2: use Linux 5.11 or later, or the netem backend"
         return f"the shaping core {how_it_ended(status)}, so no link passes packets; take the network down and up again"
 
     def close(self) -> None:

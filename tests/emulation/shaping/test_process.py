@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from testbed.emulation.shaping import ShapingError, process
+from tests.waiting import until
 
 pytestmark = pytest.mark.local
 
@@ -44,6 +46,18 @@ def test_without_headers_the_packages_and_the_complaint_are_shown(
     monkeypatch.setattr(process, "SOURCE", source.parent)
     with pytest.raises(ShapingError, match=r"(?s)libc6-dev.*no_such_header"):
         process.build_core()
+
+
+def test_a_core_that_its_kernel_cannot_serve_names_the_kernel_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "core" / "main.c"
+    source.parent.mkdir()
+    source.write_text(f"int main(void) {{ return {process.LACKS_EPOLL_PWAIT2}; }}")
+    monkeypatch.setattr(process, "SOURCE", source.parent)
+    with closing(process.CoreProcess()) as core:
+        until(lambda: core.failure() is not None)
+        assert "5.11" in str(core.failure())
 
 
 def test_the_program_says_where_the_core_is_and_nothing_else() -> None:

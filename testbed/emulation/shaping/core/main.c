@@ -66,6 +66,7 @@
  * command is repeated. A rate of 0 means down.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -94,6 +95,9 @@ static void learn_to_wake(double late)
 {
     wake = fmin(fmax(wake + (late > wake ? WAKE_STEP : -WAKE_STEP), 0), GRAIN);
 }
+
+/* The exit code on a kernel without epoll_pwait2, in which the loop would wait for nothing and never read a command. */
+static const int LACKS_EPOLL_PWAIT2 = 3;
 
 /* The interval in seconds for checking the parent if nothing else happens. The control socket's end of file comes sooner,
  * unless a process the parent forked still holds a copy. (PR_SET_PDEATHSIG would not do: it fires when the thread
@@ -140,6 +144,8 @@ int main(void)
         perror("testbed-shaper: standard input must be a SOCK_SEQPACKET socket");
         return 2;
     }
+    if (epoll_pwait2(poller, &control, 1, &(struct timespec){0}, NULL) < 0 && errno == ENOSYS)
+        return LACKS_EPOLL_PWAIT2;
     take_priority();
     pid_t parent = getppid();
     double passes = PASSES_AT_ONCE, counted = 0; /* passes we may make, and since when that is so */
