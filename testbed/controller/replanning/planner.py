@@ -56,10 +56,10 @@ class ProcessorBudget:
         """Return whether work may begin now.
 
         Args:
-            now_s: The time in seconds; the budget does not shrink if the clock is set back.
+            now_s: The time in seconds of a clock that never jumps.
             urgent: Whether the work may use the reserve.
         """
-        passed_s = 0.0 if self._at_s is None else max(now_s - self._at_s, 0.0)
+        passed_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._left_s = min(self._left_s + SHARE * passed_s, SAVED_S)
         self._at_s = now_s
         return self._left_s > (0.0 if urgent else RESERVE_S)
@@ -191,7 +191,7 @@ class Planner:
         yield from self._probes(now)
         if fell or self._clocks.monotonic() - self._considered_s >= self._maker.options.period_s:
             # A fall stays urgent in the rounds after it: the looks during its own round may have found no plan.
-            self._request_if_affordable(done.summary().finished_s, urgent=self._track.performance(now).fell)
+            self._request_if_affordable(urgent=self._track.performance(now).fell)
 
     def arrived(self, arrived: Arrived) -> Actions:
         """Take a member's trains during a round. If links are measured now, request a plan where one fell.
@@ -209,7 +209,7 @@ class Planner:
             self._track.link_fell()
             last, since_last_s = self._vain_look, self._track.performance(now).since_last_s
             if last is None or last.may_repeat(self._group.rounds.count, fell, since_last_s):
-                self._request_if_affordable(now, urgent=True)
+                self._request_if_affordable(urgent=True)
 
     def _probes(self, now: float, hurry: bool = False) -> Actions:
         """Have members probe if plans may change and enough rounds are left to profit from it."""
@@ -217,7 +217,7 @@ class Planner:
         if not options.hold and self._maker.rounds_left >= options.dwell_rounds:
             yield from self.monitor.probes(now, self._clocks.monotonic(), self._group.plans.plan, hurry)
 
-    def _request_if_affordable(self, now: float, urgent: bool) -> None:
+    def _request_if_affordable(self, urgent: bool) -> None:
         """Request a plan unless one is considered, the one in force must stay, or too few rounds are left to profit."""
         options = self._maker.options
         if self._group.plans.pending is not None or self.considering:
@@ -225,7 +225,7 @@ class Planner:
         if options.hold or self._maker.rounds_left < options.dwell_rounds:
             return
         performance = self._track.performance(self._clocks.unix())
-        if performance.may_be_judged(options.dwell_rounds) and self._budget.allows(now, urgent):
+        if performance.may_be_judged(options.dwell_rounds) and self._budget.allows(self._clocks.monotonic(), urgent):
             self._requests.add(PlanRequest("period"))
 
     # Considering

@@ -18,6 +18,7 @@ from testbed.api.requests import ForcePolicy
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.model.actions import Action, Actions, After, Background, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.spec import Elasticity
+from testbed.controller.replanning.planner import SAVED_S
 from testbed.plan import Plan
 from testbed.planning import Pair
 from testbed.protocol import (
@@ -344,6 +345,19 @@ def test_a_comer_that_goes_while_its_plan_is_considered_disturbs_nobody(told: To
     assert told.sent == [] and told.coordinator.group.plans.pending is None
     told.do(told.coordinator.join(hello(LOST)))
     assert told.take(Welcome).keys() == {LOST}
+
+
+def test_the_budget_for_plans_grows_by_the_controller_s_own_clock(told: Told, tmp_path: Path) -> None:
+    def considered() -> int:
+        return len(list(read_records(tmp_path / "decisions.jsonl")))
+
+    told.coordinator.planner._budget.spend(2 * SAVED_S)
+    for number in range(1, 10):  # 90 s by the members' clocks
+        told.go_round(number, epoch=0)
+    assert considered() == 1, "the first plan"
+    told.clocks.now_s = 90.0
+    told.go_round(10, epoch=0)
+    assert considered() == 2
 
 
 def test_fewer_members_than_the_quorum_end_the_run(told: Told) -> None:
