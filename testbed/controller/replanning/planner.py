@@ -283,6 +283,7 @@ class Planner:
         `last` and `declarations` are the plan in force and the number of declared networks when the proposal was begun.
         """
         group = self._group
+        self._budget.spend(proposal.seconds)
         if self._requests.is_withdrawn(request):  # the member that was to join is gone
             self._busy = False
             return
@@ -295,7 +296,6 @@ class Planner:
             self._requests.add(request)  # a member was lost meanwhile; the run may have recovered already
             return
         self._track.predictor = proposal.predictor
-        self._budget.spend(proposal.seconds)
         adopted, decision, policy = None, proposal.decision, request.policy or self.policy
         if proposal.plan is None:
             log.warning("the policy %s has no plan: %s", policy.name, decision.why)

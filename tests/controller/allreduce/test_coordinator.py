@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -358,6 +359,22 @@ def test_the_budget_for_plans_grows_by_the_controller_s_own_clock(told: Told, tm
     told.clocks.now_s = 90.0
     told.go_round(10, epoch=0)
     assert considered() == 2
+
+
+@pytest.mark.parametrize("meanwhile", ["withdrawn", "network", "lost"])
+def test_the_budget_for_plans_pays_for_a_proposal_that_comes_too_late(told: Told, meanwhile: str) -> None:
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    [proposed] = [*told.coordinator.join(hello(LOST)), *told.coordinator.proceed()]
+    assert isinstance(proposed, Background)
+    if meanwhile == "withdrawn":
+        told.do(told.coordinator.died(LOST, "killed"))
+    elif meanwhile == "network":
+        change_routes(told, VIEW.routes)
+    else:
+        told.lose("c-w0")
+    list(proposed.then(dataclasses.replace(proposed.work(), seconds=2 * SAVED_S)))
+    assert not told.coordinator.planner._budget.allows(0.0, urgent=True)
 
 
 def test_fewer_members_than_the_quorum_end_the_run(told: Told) -> None:
