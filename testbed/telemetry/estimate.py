@@ -214,10 +214,13 @@ class RateEstimator:
             self._belief.add(sample)
             (self._full if sample.full else self._passed).append(sample)
             self._count += sample.full
+        ended_s = max((sample.ended_s for sample in samples), default=inf)
+        if ended_s < self._moved_s:  # the clock was set back since
+            self._moved_s = -inf
         # The estimate is made here and not when it is read: a controller reads it some fifteen times a round, and only
         # its age changes in between. Slower samples that did not fill the link change no more than that.
         if any(sample.full or _least(sample) > log(self._rate_bps) for sample in samples):
-            self._newest = self._of_belief(max(sample.ended_s for sample in samples))
+            self._newest = self._of_belief(ended_s)
 
     @property
     def newest_bps(self) -> float:
@@ -265,7 +268,7 @@ class RateEstimator:
         agreeing = self._agreeing(likeliest) if self._count >= LEAST and mass >= PERHAPS else []
         if agreeing:
             newest = agreeing[0]
-            older = (its for its in agreeing[1:NEWEST] if newest.ended_s - its.began_s <= SILENCE_S)
+            older = (its for its in agreeing[1:NEWEST] if 0 <= newest.ended_s - its.began_s <= SILENCE_S)
             behind = [newest, *older]
             self._rate_bps = rate = median(its.rate_bps for its in behind)
             if mass >= MOSTLY and len(agreeing) >= SURE:

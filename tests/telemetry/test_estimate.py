@@ -188,6 +188,19 @@ def test_one_train_that_is_off_changes_nothing() -> None:
     assert estimated(estimator, 200.0).rate_bps == before.rate_bps
 
 
+@pytest.mark.parametrize("trains", [LEAST, WINDOW])
+def test_trains_count_although_the_clock_was_set_back_since_the_rate_moved(trains: int) -> None:
+    estimator = RateEstimator(DECLARED)
+    estimator.add([train(i, 30e6) for i in range(20)])
+    for i in range(20, 20 + LEAST):
+        estimator.add([train(i, 10e6)])
+    for i in range(-100, trains - 100):
+        estimator.add([train(i, 10e6)])
+    estimate = estimated(estimator, ended_s(trains - 101))
+    assert estimate.known and estimate.rate_bps == 10e6
+    assert 0 < estimate.over_s <= trains * EVERY_S
+
+
 def test_what_never_filled_a_link_says_what_it_carries_at_least_and_it_stays_unknown() -> None:
     estimator = RateEstimator(DECLARED)
     estimator.add([short(i, DECLARED / 2) for i in range(3)])
