@@ -303,7 +303,7 @@ class AllReduceCoordinator(Coordinator):
             "metrics": metrics,
             "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
             "swaps": [swap.to_json() for swap in self.group.plans.swaps],
-            **({"rounds": self.group.rounds.count + self.maker.rounds_left} if self.maker.training else {}),
+            **({"rounds": (self.group.last_round or 0) + self.maker.rounds_left} if self.maker.training else {}),
         }
 
     def final(self) -> dict[str, Any]:

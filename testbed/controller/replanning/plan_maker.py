@@ -36,7 +36,7 @@ class PlanMaker:
         """The rounds left in the run, with the plan's number of steps a round if plans say how members train."""
         if self.training is not None:
             return self.training.rounds_left(self._group.plans.in_force)
-        return self._rounds - self._group.rounds.count
+        return self._rounds - (self._group.last_round or 0)  # a restarted controller has not counted the earlier rounds
 
     def training_question(self) -> TrainingQuestion | None:
         """Return the inputs of the next choice of how members train, or None if plans don't say it."""

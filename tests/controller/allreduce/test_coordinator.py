@@ -44,7 +44,7 @@ from testbed.protocol import (
 )
 from testbed.simulation.event_queue import SimulatedClocks
 from testbed.telemetry.store import finite, read_records
-from tests.controller.runs import mesh, spec_of
+from tests.controller.runs import ROUNDS, mesh, spec_of
 
 pytestmark = pytest.mark.pure
 
@@ -568,4 +568,17 @@ def test_a_plan_that_members_agreed_on_while_the_controller_was_away_is_in_force
     assert again.plan == prepared
     [swap] = again.coordinator.group.plans.swaps
     assert (swap.plan.epoch, swap.active_round) == (1, 3)
+    again.coordinator.close()
+
+
+def test_a_restarted_controller_knows_how_many_rounds_are_left(tmp_path: Path) -> None:
+    first = Told(tmp_path)
+    first.go_round(1, epoch=0)
+    assert first.coordinator.maker.rounds_left == ROUNDS - 1
+    first.coordinator.close()
+    again = Told(tmp_path, begins=False)
+    for name in NAMES:
+        again.do(again.coordinator.rejoin(*reconnection(name, first.plan, 0)))
+    again.go_round(ROUNDS - 2, epoch=0)
+    assert again.coordinator.maker.rounds_left == 2
     again.coordinator.close()
