@@ -20,6 +20,10 @@ from testbed.telemetry.store import Records, write_json
 #: that 150,000 rounds fit. The limit protects the disk.
 MOST_ESTIMATE_BYTES = 1024**3
 
+#: The size of `views/` after which decisions are recorded without their views and estimates. With 6 members a view
+#: takes 13 to 17 KB, so that 60,000 decisions fit: three days of one each 5 s. The limit protects the disk.
+MOST_VIEW_BYTES = 1024**3
+
 log = logging.getLogger(__name__)
 
 
@@ -60,8 +64,9 @@ class DecisionLog:
     def __init__(self, out: Path) -> None:
         self._out = out
         # A restarted controller appends to its decisions, whose views stay.
-        numbers = (int(path.stem) for path in (out / "views").glob("*.json") if path.stem.isdecimal())
-        self._views = max(numbers, default=-1) + 1
+        views = [path for path in (out / "views").glob("*.json") if path.stem.isdecimal()]
+        self._views = max((int(path.stem) for path in views), default=-1) + 1
+        self._view_bytes = sum(path.stat().st_size for path in views)
         self._limits: Constraints | None = None
         self._bound: Bound | None = None
         self._file = Records(out / "decisions.jsonl")
@@ -86,18 +91,17 @@ class DecisionLog:
         return self._bound.seconds if self._bound else None
 
     def record(self, record: DecisionRecord, bound_s: float | None) -> None:
-        """Write a decision, its view, and the bound of the view."""
-        name = f"views/{self._views:04d}.json"
-        self._views += 1
+        """Write a decision, its view, and the bound of the view; beyond MOST_VIEW_BYTES without view and estimates."""
         proposal, policy = record.proposal, record.policy
         view, decision = proposal.view, proposal.decision
-        write_json(self._out / name, view.to_json())
+        whole = self._view_bytes < MOST_VIEW_BYTES
+        name = self._write_view(view) if whole else ""
         self._file.append(
             {
                 "at_s": view.at_s,
                 "round": record.after_round,
                 "reason": record.reason,
-                "view": name,
+                **({"view": name} if whole else {}),
                 "policy": policy.name,
                 "options": asdict(policy),  # type: ignore[call-overload]
                 "last": record.last.epoch if record.last else None,
@@ -110,10 +114,23 @@ class DecisionLog:
                 "bound_s": bound_s,
                 "correction": record.correction,
                 "considered_s": proposal.seconds,
-                "estimates": _json(record.estimates),
+                "estimates": _json(record.estimates) if whole else {},
                 **({"training": proposal.training.to_json()} if proposal.training else {}),
             }
         )
+
+    def _write_view(self, view: View) -> str:
+        """Write a view to a file of its own, and return the file's name within the run's directory."""
+        name = f"views/{self._views:04d}.json"
+        write_json(self._out / name, view.to_json())
+        self._views += 1
+        self._view_bytes += (self._out / name).stat().st_size
+        if self._view_bytes >= MOST_VIEW_BYTES:
+            log.warning(
+                "views/ has reached the limit of %d bytes: later decisions are recorded without views and estimates",
+                MOST_VIEW_BYTES,
+            )
+        return name
 
     def estimated(self, at_s: float, estimates: Mapping[str, Estimate]) -> None:
         """Append the estimates of links, by name, as of `at_s` (Unix time) to `estimates.jsonl`, within its limit."""

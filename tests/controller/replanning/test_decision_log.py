@@ -1,4 +1,4 @@
-"""The records of a controller's decisions, also of one that was started again, and the limit of its estimates."""
+"""The records of a controller's decisions, also of one that was started again, and their limits."""
 
 from __future__ import annotations
 
@@ -30,6 +30,30 @@ def test_a_controller_that_is_started_again_keeps_the_views_of_earlier_decisions
     views = [f"views/{number:04d}.json" for number in range(3)]
     assert [decision["view"] for decision in read_records(tmp_path / "decisions.jsonl")] == views
     assert sorted((tmp_path / "views").iterdir()) == [tmp_path / name for name in views]
+
+
+def test_views_are_recorded_up_to_a_limit_and_decisions_beyond_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    view, _, plan = triangle(10)
+    proposal = Proposal(view, plan, Decision(True, "the first plan", None, 1.0), RoundPredictor())
+    estimates = {"a->b": Estimate(10e6, 9e6, 11e6, 1.0, 5.0)}
+    record = DecisionRecord(proposal, make_policy("mst"), "period", estimates=estimates)
+    log = DecisionLog(tmp_path)
+    log.record(record, None)
+    monkeypatch.setattr(decision_log, "MOST_VIEW_BYTES", (tmp_path / "views/0000.json").stat().st_size + 1)
+    log.record(record, None)
+    log.close()
+    again = DecisionLog(tmp_path)
+    again.record(record, None)
+    again.close()
+    *whole, beyond = read_records(tmp_path / "decisions.jsonl")
+    assert [decision["view"] for decision in whole] == ["views/0000.json", "views/0001.json"]
+    assert all(decision["estimates"] for decision in whole)
+    assert "view" not in beyond and beyond["estimates"] == {} and beyond["why"] == "the first plan"
+    assert len(list((tmp_path / "views").iterdir())) == 2
+    (said,) = caplog.records
+    assert f"{decision_log.MOST_VIEW_BYTES} bytes" in said.getMessage()
 
 
 def test_estimates_are_recorded_up_to_a_limit_also_by_a_controller_that_is_started_again(
