@@ -170,7 +170,11 @@ class PlanHistory:
         return getattr(self, "plan", None)
 
     def members(self, epoch: int) -> frozenset[str] | None:
-        """Return the members of an epoch's plan that are still present, or None if there was no such plan."""
+        """Return the members of an epoch's plan that are still present.
+
+        Returns:
+            The members, or None if there was no such plan, or it is older than the plan before the one in force.
+        """
         return self._members.get(epoch)
 
     def begin(self, plan: Plan) -> None:
@@ -204,7 +208,7 @@ class PlanHistory:
         swap = self._prepared.get(done.epoch) or self._prepared_before_restart(done)
         if swap is None:
             return None
-        self.plan = swap.plan
+        self._put_in_force(swap.plan)
         self._prepared = {epoch: other for epoch, other in self._prepared.items() if epoch > swap.plan.epoch}
         swap.activate(rounds)
         log.info(
@@ -226,7 +230,7 @@ class PlanHistory:
         now_s = self._clocks.unix()
         swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s)
         self._prepared = {plan.epoch: swap}
-        self.plan = plan
+        self._put_in_force(plan)
         self.swaps.append(swap)
         log.info("plan of epoch %d (%s) in force after a reconfiguration: %s", plan.epoch, plan.policy, why)
 
@@ -290,6 +294,11 @@ class PlanHistory:
             return None  # if it takes in a member, that member reports it when it reconnects
         self._members[plan.epoch] = frozenset(plan.members)
         return Swap(plan, "prepared under the previous controller", done.began_s, done.number, set(plan.members))
+
+    def _put_in_force(self, plan: Plan) -> None:
+        """Put a plan in force. Reports of incomplete rounds may name the plan before it, and no older one."""
+        self._members = {epoch: members for epoch, members in self._members.items() if epoch >= self.plan.epoch}
+        self.plan = plan
 
     def _record(self, plan: Plan) -> None:
         store_plan(self._folder, plan)

@@ -145,7 +145,7 @@ class RoundLog:
         self._report_counts: Counter[int] = Counter()  # reports of incomplete rounds, those of lost members included
         self._newest_reported: dict[str, int] = {}
         self._timings: deque[dict[str, tuple[float, float]]] = deque(maxlen=COMPUTED + 1)
-        self._epoch_counts: Counter[int] = Counter()
+        self._epoch_counts: Counter[int] = Counter()  # of the newest KEPT_ROUNDS epochs
 
     @property
     def newest(self) -> int:
@@ -217,10 +217,12 @@ class RoundLog:
         self.lost += summary.lost
         self.duplicated += summary.duplicated
         self._epoch_counts[summary.epoch] += 1
+        if len(self._epoch_counts) > KEPT_ROUNDS:
+            del self._epoch_counts[next(iter(self._epoch_counts))]
         self._timings.append({member: (its.started_s, its.finished_s) for member, its in done.reports.items()})
 
     def count_under(self, epoch: int) -> int:
-        """Return the number of complete rounds under the plan of an epoch."""
+        """Return the number of complete rounds under the plan of an epoch, one of the newest KEPT_ROUNDS."""
         return self._epoch_counts[epoch]
 
     def whole_s(self, first: int, epoch: int) -> list[float]:

@@ -32,6 +32,13 @@ def test_of_complete_rounds_the_newest_are_kept_in_short_and_all_are_counted() -
     assert rounds.whole_s(rounds.count - 3, 0) == [1.0, 1.0, 1.0]
 
 
+def test_rounds_are_counted_under_the_newest_epochs_alone() -> None:
+    rounds = book("a")
+    for number in range(1, KEPT_ROUNDS + 3):
+        rounds.add(report("a", number, epoch=number))
+    assert [rounds.count_under(epoch) for epoch in (1, 2, 3, KEPT_ROUNDS + 2)] == [0, 0, 1, 1]
+
+
 def test_reports_that_wait_for_others_are_the_newest_and_few() -> None:
     rounds = book("a", "b")
     for number in range(1, 2 * KEPT_REPORTS):

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
 
-from testbed.controller.model.plan_history import COMPARED, pause_ms
+from testbed.controller.model.plan_history import COMPARED, PlanHistory, pause_ms
+from testbed.simulation.event_queue import SimulatedClocks
+from tests.controller.plans import triangle
 
 pytestmark = pytest.mark.pure
 
@@ -34,3 +37,12 @@ def test_too_little_to_compare_with_is_no_pause() -> None:
     assert pause_ms(ends(1, 1, 1, 5), 4) == 4000.0
     assert pause_ms([], 0) is None and pause_ms([5.0], 0) is None
     assert pause_ms(ends(1, 1, 1, 1), 5) is None  # it has not come yet
+
+
+def test_members_are_known_of_the_plan_in_force_and_the_one_before(tmp_path: Path) -> None:
+    _, plan, _ = triangle(10)
+    plans = PlanHistory(tmp_path, SimulatedClocks(0.0))
+    plans.begin(plan)
+    for epoch in range(1, 5):
+        plans.resume(plan.with_epoch(epoch), "a connection broke", after_round=epoch)
+    assert [plans.members(epoch) is not None for epoch in range(5)] == [False, False, False, True, True]
