@@ -218,6 +218,7 @@ class Knowledge:
         for known in (self._rates, self._history, self._at_round_end, self._variation, self._suspected):
             known.clear()
         self._measured.clear()
+        self._unmeasured.clear()
         self._round_trips = RoundTrips()
 
     def add_trains(self, arrivals: Mapping[Pair, Sequence[Train]]) -> None:

@@ -240,12 +240,15 @@ def test_another_network_makes_changed_links_forgotten_and_no_others() -> None:
     assert "a->b" not in known.estimates(8.0) and "c->b" in known.estimates(8.0)
 
 
-def test_links_that_were_measured_before_the_clocks_were_set_back_are_unknown() -> None:
+@pytest.mark.parametrize("during_a_round", [False, True])
+def test_links_that_were_measured_before_the_clocks_were_set_back_are_unknown(during_a_round: bool) -> None:
     view = measured(sites(("a", "b", 40), ("a", "c", 40)))
     plan = Plan(0, view.names, (star(view.names, "a-w0"),))
     known, chance = Knowledge(view), random.Random(1)
     observe(known, plan, view, 4000, 8)
     assert not unknown(known, 4008.0).keys() & {"a->b", "a->c", "c->a"}
+    if during_a_round:
+        known.add_trains(transfers(view, plan, chance, 4008.0)[1])
     for second in range(100, 108):
         samples, arrivals = transfers(view, plan, chance, float(second))
         others = {pair: trains for pair, trains in arrivals.items() if "c-w0" not in pair}
