@@ -91,6 +91,7 @@ class Controller(Protocol):
 class NewLines:
     """The lines that were added to a file since the last iteration, as JSON values.
 
+    A line that a crash cut short, which a restarted controller terminates, is left out.
     If more than `most_behind` bytes were added, only the lines in the last `most_behind` bytes; None sets no limit.
     """
 
@@ -111,7 +112,11 @@ class NewLines:
                 if not line.endswith(b"\n"):
                     break  # the line is still being written
                 self._read_to += len(line)
-                yield json.loads(line)
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue
+                yield record
 
 
 class RunRecords:

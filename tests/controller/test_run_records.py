@@ -74,6 +74,12 @@ def test_only_the_newest_decisions_are_kept_with_their_numbers(tmp_path: Path) -
     assert records.decisions() == {"3": {"why": "c"}, "4": {"why": "d"}}
 
 
+def test_a_record_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:
+    records = RunRecords(tmp_path, None)
+    append(tmp_path / "decisions.jsonl", '{"why": "a"}\n', '{"why": "b', "\n", '{"why": "c"}\n')
+    assert records.decisions() == {"1": {"why": "a"}, "2": {"why": "c"}}
+
+
 def report(member: str, number: int) -> Report:
     metrics = {"loss": float("nan")}
     return Report(member, number, 0, 1.0, 2.0, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics, arrivals=TRAINS)
