@@ -94,13 +94,16 @@ class AllReduceCoordinator(Coordinator):
             text = f"{hello.member!r} reports plan epoch {rejoin.newest}, and the newest that was handed out is {made}"
             raise Contradiction(text, rule="unknown-epoch", member=hello.member, epoch=rejoin.newest)
         plan = self.group.plans.reported_plan(rejoin, self.spec.members)
-        membership = self.group.membership
-        if restarted or membership.not_reconnected:
-            self.group.plans.recover(plan, begins=restarted)
+        membership, before, now = self.group.membership, self.group.plans.plan, self.clocks.monotonic()
         if restarted:
+            self.group.plans.recover(plan, begins=True)
             membership.recover(plan, dict(rejoin.roster))
             yield from self._start_training()
-        yield from membership.rejoin(hello, rejoin, self.clocks.monotonic())
+        elif membership.not_reconnected and rejoin.member in self.present:
+            self.group.plans.recover(plan, begins=False)
+            if joined := {*self.group.plans.plan.members} - {*before.members}:
+                membership.recover_joined(joined, rejoin.roster, now)
+        yield from membership.rejoin(hello, rejoin, now)
         if rejoin.member in self.present:
             yield from self.swaps.reconnected(rejoin.member)
         if membership.abort_unfinished:

@@ -9,7 +9,7 @@ If another member is lost before a reconfiguration has ended, the reconfiguratio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -235,6 +235,12 @@ class AllReduceMembership:
         self.present = frozenset(plan.members)
         self.not_reconnected = set(self.present)
         self.roster = dict(roster)
+
+    def recover_joined(self, members: Collection[str], roster: Mapping[str, tuple[str, int]], now: float) -> None:
+        """Add members that joined under the controller before this one, by a newer plan than known so far."""
+        self.present |= frozenset(members)
+        self.roster |= {member: address for member, address in roster.items() if member in members}
+        self.leases.begin(members, now)
 
     def rejoin(self, hello: Hello, rejoin: Rejoin, now: float) -> Actions:
         """Take back a member that reconnected; stop it if the others went on without it."""

@@ -582,3 +582,39 @@ def test_a_restarted_controller_knows_how_many_rounds_are_left(tmp_path: Path) -
     again.go_round(ROUNDS - 2, epoch=0)
     assert again.coordinator.maker.rounds_left == 2
     again.coordinator.close()
+
+
+def test_a_member_whose_plan_some_had_begun_when_the_controller_restarted_is_taken_back(tmp_path: Path) -> None:
+    first = Told(tmp_path)
+    first.lose(LOST)
+    report_holdings(first, OTHERS)
+    before = first.plan
+    first.do(first.coordinator.join(hello(LOST)))
+    [joined] = [swap.plan for swap in first.coordinator.group.plans.swaps if swap.joins]
+    first.coordinator.close()
+    again = Told(tmp_path, begins=False)
+    behind, *others = OTHERS
+    again.do(again.coordinator.rejoin(*reconnection(behind, before, joined.epoch)))
+    for name in (*others, LOST):
+        again.do(again.coordinator.rejoin(*reconnection(name, joined, joined.epoch)))
+    assert again.take(Stop) == {}
+    assert again.coordinator.present == frozenset(NAMES) and again.plan == joined
+    again.go_round(2, joined.epoch)
+    assert [done.number for done in again.coordinator.group.rounds.complete] == [2]
+    again.coordinator.close()
+
+
+def test_a_member_that_no_other_went_on_with_is_stopped_by_a_restarted_controller(tmp_path: Path) -> None:
+    first = Told(tmp_path)
+    first.lose(LOST)
+    report_holdings(first, OTHERS)
+    before = first.plan
+    first.do(first.coordinator.join(hello(LOST)))
+    [joined] = [swap.plan for swap in first.coordinator.group.plans.swaps if swap.joins]
+    first.coordinator.close()
+    again = Told(tmp_path, begins=False)
+    for name, plan in ((OTHERS[0], before), (LOST, joined), *((name, before) for name in OTHERS[1:])):
+        again.do(again.coordinator.rejoin(*reconnection(name, plan, joined.epoch)))
+    assert again.take(Stop).keys() == {LOST}
+    assert again.coordinator.present == frozenset(OTHERS) and again.plan == before
+    again.coordinator.close()
