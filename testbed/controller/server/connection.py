@@ -31,6 +31,8 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         #: Why the controller cut the connection, or empty.
         self.why = ""
+        #: True if messages that were received and not returned yet count no more.
+        self.superseded = False
         self._reader = reader
         self._writer = writer
         self._most_bytes = HELLO_BYTES
@@ -58,7 +60,7 @@ class Connection:
         self._most_bytes = MAX_LINE_BYTES
 
     async def receive(self) -> ControlMessage | None:
-        """Return the next message, or None at the end of the stream.
+        """Return the next message, or None at the end of the stream or if the connection is superseded.
 
         Raises:
             ProtocolError: The line is too long, or is no message.
@@ -77,7 +79,7 @@ class Connection:
             raise ProtocolError(f"a line is longer than {self._most_bytes} bytes")
         line = bytes(self._received[:end])
         del self._received[: end + 1]
-        return decode(line)
+        return None if self.superseded else decode(line)
 
     def send(self, message: ControlMessage) -> None:
         """Send a message. Cuts the connection if the backlog is above MOST_UNREAD_BYTES."""

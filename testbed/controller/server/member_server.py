@@ -350,7 +350,10 @@ class MemberServer:
         return any(early.connection is connection for early in (self._early or {}).values())
 
     def _join(self, hello: Hello, rejoin: Rejoin | None, connection: Connection) -> None:
-        """Pass a member to the listener. An earlier connection of the member is cut."""
+        """Pass a member to the listener. An earlier connection of the member is cut.
+
+        The rest of the messages of an earlier process of the member is dropped: its goodbye is not the new process's.
+        """
         before = self._connections.get(hello.member)
         self._connections[hello.member] = connection
         try:
@@ -362,6 +365,7 @@ class MemberServer:
             raise
         self._known.add(hello.member)
         if before is not None:
+            before.superseded = rejoin is None
             before.cut("the member made a new connection")
 
     async def _serve_member(self, member: str, connection: Connection) -> None:

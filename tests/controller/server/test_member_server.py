@@ -18,8 +18,20 @@ from testbed.controller.owner_server import answer
 from testbed.controller.server import connection
 from testbed.controller.server.member_server import SOCKET, TcpEndpoint
 from testbed.controller.service import ControllerService
-from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Rejoin, Report, Stop, Welcome, encode
-from tests.controller.fleet import Fleet, Member, connect
+from testbed.protocol import (
+    MAX_LINE_BYTES,
+    ControlMessage,
+    Goodbye,
+    Hello,
+    Prepare,
+    Rejoin,
+    Renew,
+    Report,
+    Stop,
+    Welcome,
+    encode,
+)
+from tests.controller.fleet import TURNS, Fleet, Member, connect
 from tests.controller.runs import group_of, mesh, running, spec_of, training
 from tests.waiting import PATIENCE_S, happens
 
@@ -218,6 +230,32 @@ def test_a_member_that_joins_again_replaces_its_connection(tmp_path: Path) -> No
             second.writer.close()
 
     asyncio.run(scene())
+
+
+def test_messages_of_a_member_s_process_count_no_more_after_the_hello_of_its_next_one(tmp_path: Path) -> None:
+    async def scene() -> list[ControlMessage]:
+        async with training(ELASTIC, tmp_path, VIEW) as (controller, fleet):
+            ours, theirs = socket.socketpair()
+            again = connection.Connection(*await asyncio.open_connection(sock=ours))
+            received, heard = controller.received, list[ControlMessage]()
+
+            def restart(message: ControlMessage) -> None:
+                heard.append(message)
+                if isinstance(message, Renew):
+                    controller.server._join(Hello(BAD, ("10.0.0.1", 4000)), None, again)
+                received(message)
+
+            controller.received = restart  # type: ignore[method-assign]
+            member, listening = fleet.members[BAD], fleet._listening[0]
+            member.writer.write(encode(Renew(BAD)) + encode(Goodbye.with_error(BAD, 1, "out of memory")))
+            await happens(listening.done)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            assert controller.server.connected(BAD)
+            theirs.close()
+            return heard
+
+    assert asyncio.run(scene()) == [Renew(BAD)]
 
 
 def test_a_member_of_the_next_training_waits_for_it(tmp_path: Path) -> None:
