@@ -110,11 +110,13 @@ class AllReduceCoordinator(Coordinator):
             yield from self._abort("a member was lost while the controller was down")
 
     def join(self, hello: Hello) -> Actions:
-        """Request a plan with a member that connects during the run. A present member lost its state by a restart."""
-        if hello.member in self.present:
-            for action in self._remove_members({hello.member: "it was restarted"}):
-                if not (isinstance(action, Tell) and action.member == hello.member):  # the new process waits there
-                    yield action
+        """Request a plan with a member that connects during the run.
+
+        A member that was present or joining before lost its state by a restart.
+        """
+        for action in self._remove_members({hello.member: "it was restarted"}):
+            if not (isinstance(action, Tell) and action.member == hello.member):  # the new process waits there
+                yield action
         self.group.membership.roster[hello.member] = hello.address
         self.planner.request_join(hello.member)
 

@@ -73,9 +73,8 @@ class GossipCoordinator(Coordinator):
             yield self._welcome(member, job)
 
     def join(self, hello: Hello) -> Actions:
-        """Queue a member to join. If it was present before, it was restarted and has lost its state."""
-        if hello.member in self.present:
-            yield from self._remove_member(hello.member, "it was restarted")
+        """Queue a member to join. If it was present or joining before, it was restarted and has lost its state."""
+        yield from self._remove_member(hello.member, "it was restarted")
         self._joining[hello.member] = hello.address
 
     def receive(self, message: ControlMessage) -> Actions:

@@ -335,6 +335,18 @@ def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_ag
     assert halts.keys() == set(OTHERS) and LOST in halts["a-w0"].why
 
 
+def test_a_comer_that_is_restarted_before_it_was_admitted_joins_as_its_new_process(told: Told) -> None:
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    told.do(told.coordinator.join(hello(LOST)))
+    assert told.take(Welcome).keys() == {LOST}
+    told.do(told.coordinator.join(hello(LOST)))
+    assert {member for member, message in told.sent if isinstance(message, Abort)} == set(OTHERS)
+    assert told.take(Stop) == {}
+    report_holdings(told, OTHERS)
+    assert told.take(Welcome).keys() == {LOST}
+
+
 def test_a_comer_that_goes_while_its_plan_is_considered_disturbs_nobody(told: Told) -> None:
     told.lose(LOST)
     report_holdings(told, OTHERS)

@@ -23,6 +23,7 @@ from testbed.planning import View
 from testbed.planning.graphs import ring, uniform
 from testbed.protocol import (
     AbortGraph,
+    CommitGraph,
     ControlMessage,
     Died,
     Goodbye,
@@ -325,6 +326,21 @@ def test_a_comer_that_dies_again_is_waited_for_no_more() -> None:
     list(coordinator.proceed())
     assert told(coordinator.died(DIES, "killed"), AbortGraph) == OTHERS
     assert list(coordinator.proceed()) == []
+
+
+def test_a_comer_that_was_restarted_is_known_by_its_new_address() -> None:
+    coordinator = begun()
+    list(coordinator.died(DIES, "killed"))
+    list(coordinator.join(hello(DIES)))
+    list(coordinator.proceed())
+    address = ("10.0.0.1", 4001)
+    assert told(coordinator.join(Hello(DIES, address)), AbortGraph) == OTHERS
+    assert told(coordinator.proceed(), PrepareGraph) == OTHERS
+    promises = [PromiseGraph(name, 5) for _ in range(2) for name in sorted(OTHERS)]
+    actions = [action for promise in promises for action in coordinator.receive(promise)]
+    messages = [action.message for action in actions if isinstance(action, Tell)]
+    assert [its.roster for its in messages if isinstance(its, CommitGraph)] == [{DIES: address}] * len(OTHERS)
+    assert [its.roster[DIES] for its in messages if isinstance(its, Welcome)] == [address]
 
 
 def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
