@@ -20,6 +20,7 @@ from testbed.sync.allreduce.chunk_codec import Encoder, Kind, Sums, decode
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
 from testbed.sync.allreduce.role import Layout, role_in
 from testbed.sync.codecs import Residual
+from testbed.sync.errors import SyncError
 from testbed.sync.transport import Scratch
 
 
@@ -34,7 +35,11 @@ class RoundInput:
 
 
 def reduce(plan: Plan, number: int, inputs: Mapping[str, RoundInput]) -> Payload:
-    """Replace the members' values by the mean of their group in round `number`. Returns the bytes that this moves."""
+    """Replace the members' values by the mean of their group in round `number`. Returns the bytes that this moves.
+
+    Raises:
+        SyncError: The weights of a group add up to 0.
+    """
     coded, plain = Counter[TreeEdge](), Counter[TreeEdge]()
     for group in [plan.whole] if plan.among_all(number) else plan.groups:
         its = {name: inputs[name] for name in group.members}
@@ -48,11 +53,20 @@ def reduce(plan: Plan, number: int, inputs: Mapping[str, RoundInput]) -> Payload
 
 
 def _take_exact_mean(inputs: Sequence[RoundInput]) -> None:
-    """Replace all values by their mean in float32. It is summed in the members' order, so it is the same each time."""
+    """Replace all values by their mean in float32. It is summed in the members' order, so it is the same each time.
+
+    Values of weight 0 do not count, even if they are not numbers.
+
+    Raises:
+        SyncError: The weights add up to 0.
+    """
     total = sum(its.weight for its in inputs)
+    if total <= 0:
+        raise SyncError("the members' weights add up to 0: no mean exists", rule="no-weight")
     mean = torch.zeros_like(inputs[0].values)
     for its in inputs:
-        mean.add_(its.values, alpha=its.weight / total)
+        if its.weight:
+            mean.add_(its.values, alpha=its.weight / total)
     for its in inputs:
         its.values.copy_(mean)
 

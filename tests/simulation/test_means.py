@@ -101,3 +101,16 @@ def test_what_codecs_say_of_themselves_is_what_they_take() -> None:
     assert taken.bytes == said.bytes and taken.coded.keys() == said.coded.keys()
     for way, part in said.coded.items():
         assert taken.coded[way] == pytest.approx(part, rel=0.05)
+
+
+def test_values_without_weight_do_not_count_and_without_any_weight_there_is_no_mean() -> None:
+    plan = random_plan(random.Random(5), names(3), epoch=0)
+    first, *others = plan.members
+    held = {name: RoundInput(values(name, 1), 1.0, None) for name in others}
+    mean = sum((its.values for its in held.values()), torch.zeros(ELEMENTS)) / len(others)
+    held[first] = RoundInput(torch.full((ELEMENTS,), torch.nan), 0.0, None)
+    reduce(plan, 1, held)
+    assert all(torch.allclose(its.values, mean) for its in held.values())
+    with pytest.raises(sync.SyncError) as caught:
+        reduce(plan, 1, {name: RoundInput(values(name, 1), 0.0, None) for name in plan.members})
+    assert caught.value.rule == "no-weight"
