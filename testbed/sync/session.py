@@ -215,6 +215,8 @@ class Session(ControlledMember, StrategyMethods):
         """Begin a round. Returns a function that waits for its end and returns its result."""
         if isinstance(self._engine, ElasticGroup) and self._engine.handover.source:
             raise SyncError(f"{self.name} joined while others train: call session.share(…) before its first round")
+        if residual is not None:
+            residual.check(tensor.numel())  # not earlier: a queued round of the same residual gives it its size
         # An overlapping round's predecessor may not be used yet: its caller may still report it.
         self._reports.tell(keep=1 if overlaps else 0)
         with _outside_inference_mode():

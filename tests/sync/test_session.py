@@ -402,6 +402,21 @@ def test_tensors_that_cannot_be_reduced(tmp_path: Path, tensor: torch.Tensor) ->
     run(tmp_path, PLANS["alone"], work)
 
 
+def test_a_residual_of_another_tensor_is_refused_before_the_round_begins(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> int:
+        residual = sync.Residual()
+        residual.restore(torch.zeros(3))
+        with pytest.raises(ValueError):
+            session.allreduce(torch.ones(4), 1.0, residual)
+        with pytest.raises(ValueError):
+            session.allreduce(torch.ones(4), 1.0, residual, async_op=True).wait()
+        return session.allreduce(torch.ones(4), 1.0, sync.Residual()).round
+
+    members = names(2)
+    results, _ = run(tmp_path, Plan(0, members, (chain(members),), codec="int8"), work)
+    assert results == dict.fromkeys(members, 1)
+
+
 def test_reports_name_the_peers_that_were_waited_for_and_the_paths_figures(tmp_path: Path) -> None:
     members = names(3)
     plan = Plan(0, members, (chain(members),))

@@ -181,7 +181,10 @@ class AllReduceGroup:
         Raises:
             SyncError: The round can't be finished; names the missing peers, the epoch and the round. Values of chunks
                 that were not final are unchanged.
+            ValueError: The residual is that of a tensor of another size. No round has begun.
         """
+        if residual is not None:
+            residual.check(len(values))
         started_s, began, sending_s = time.time(), time.monotonic(), self.outbox.sending_s()
         followed = self._rounds.current
         with self._progress.changed:

@@ -114,16 +114,19 @@ class Residual:
         self.decay = decay
         self.values: torch.Tensor | None = None
 
-    def open(self, elements: int) -> None:
-        """Prepare for a tensor of `elements` elements.
+    def check(self, elements: int) -> None:
+        """Check that the residual fits a tensor of `elements` elements.
 
         Raises:
             ValueError: The residual is that of a tensor of another size.
         """
+        if self.values is not None and len(self.values) != elements:
+            raise ValueError(f"a residual of {len(self.values)} elements can't go with a tensor of {elements}")
+
+    def open(self, elements: int) -> None:
+        """Prepare for a tensor of `elements` elements, which `check` has accepted."""
         if self.values is None:
             self.values = torch.zeros(elements)
-        elif len(self.values) != elements:
-            raise ValueError(f"a residual of {len(self.values)} elements can't go with a tensor of {elements}")
 
     def take(self, start: int, stop: int) -> torch.Tensor:
         """Return the residual of the elements [start, stop), times `decay`, and clear it: the caller sends it."""
