@@ -173,8 +173,17 @@ class ElasticGroup:
         group = self._generations.make(plan, roster, None)
         with self._changed:
             current = self.current
-            self._generations.add(group, roster, source)
-            self._changed.notify_all()
+            follows = self._failure is None and plan.epoch > current.plans.newest
+            if follows:
+                self._generations.add(group, roster, source)
+                self._changed.notify_all()
+        if not follows:  # nobody else would close its connections
+            group.close()
+            raise SyncError(
+                f"epoch {plan.epoch}: while its connections were made, members were lost or this member ended",
+                rule="outdated",
+                epoch=plan.epoch,
+            )
         group.hold(plan)
         current.plans.promise(plan.epoch)
 
@@ -297,8 +306,8 @@ class ElasticGroup:
         orders = orders_for(self._settings.member, message.holdings)
         group = self._generations.make(plan, message.roster, orders.round - orders.reduces)
         with self._changed:
-            if self._aborted is None or self._aborted.epoch > plan.epoch:
-                self._generations.retire(group, drain=False)  # another member was lost meanwhile
+            if self._failure is not None or self._aborted is None or self._aborted.epoch > plan.epoch:
+                self._generations.retire(group, drain=False)  # this member ended, or another one was lost meanwhile
             else:
                 self._generations.replace(group, message.roster)
                 self._orders, self._aborted = orders, None

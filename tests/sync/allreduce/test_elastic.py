@@ -1,12 +1,26 @@
-"""The adaptive timeout, after which silent peers are reported."""
+"""The groups of an elastic member, and the adaptive timeout, after which silent peers are reported."""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
 import pytest
 
-from testbed.sync.allreduce.elastic import LEAST_S, NEEDED, REMEMBERED, SLACK, AdaptiveTimeout
+from testbed.plan import Plan
+from testbed.protocol import Abort, ControlMessage, Holding, Reconfigure
+from testbed.sync.allreduce.elastic import LEAST_S, NEEDED, REMEMBERED, SLACK, AdaptiveTimeout, ElasticGroup
+from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.role import route_table
+from testbed.sync.errors import SyncError
+from testbed.sync.transport import TransportSettings
+from tests.sync.keys import keys
+from tests.sync.plans import names, star
+from tests.waiting import until
 
-pytestmark = pytest.mark.pure
+#: The members of the first generation, and those of the one that another member joins.
+MEMBERS, JOINED = names(2), names(3)
 
 
 def timeout_after(*took: float) -> AdaptiveTimeout:
@@ -16,9 +30,82 @@ def timeout_after(*took: float) -> AdaptiveTimeout:
     return made
 
 
+@pytest.mark.pure
 def test_it_follows_the_longest_of_the_last_rounds() -> None:
     assert timeout_after(*[1.0] * (NEEDED - 1)).seconds == 100.0
     assert timeout_after(1.0, 2.0, 1.0).seconds == SLACK * 2
     assert timeout_after(50.0, *[1.0] * REMEMBERED).seconds == SLACK
     assert timeout_after(*[0.001] * NEEDED).seconds == LEAST_S
     assert timeout_after(*[50.0] * NEEDED).seconds == 100.0
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, int]]:
+    """Yield an address at which connections are made and nothing is answered."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()
+
+
+def plan_of(epoch: int, members: tuple[str, ...] = MEMBERS) -> Plan:
+    return Plan(epoch, members, (star(members, "m0"),))
+
+
+def elastic_of(address: tuple[str, int], told: list[ControlMessage], timeout_s: float = 0.5) -> ElasticGroup:
+    """Return m1's group of the generation 3, whose peers are at an address."""
+    settings = TransportSettings("m1", keys("m1", JOINED), timeout_s, generation=3)
+    return ElasticGroup(plan_of(3), settings, dict.fromkeys(JOINED, address), told.append)
+
+
+def lose(elastic: ElasticGroup, address: tuple[str, int], epoch: int = 5) -> None:
+    """Abort the round, and have the members go on under a plan of this epoch."""
+    elastic.abort(Abort(epoch, "a member is gone"))
+    holdings = tuple(Holding(member, epoch, elastic.finished, over=True) for member in MEMBERS)
+    elastic.reconfigure(Reconfigure(plan_of(epoch).to_json(), dict.fromkeys(MEMBERS, address), holdings))
+
+
+def meanwhile(elastic: ElasticGroup, monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> list[AllReduceGroup]:
+    """Call a function after the next group was made, before the member knows it. Returns the groups that are made."""
+    make, made = elastic._generations.make, list[AllReduceGroup]()
+
+    def made_first(plan: Plan, roster: dict[str, tuple[str, int]], after_round: int | None) -> AllReduceGroup:
+        group = make(plan, roster, after_round)
+        made.append(group)
+        if len(made) == 1:
+            call()
+        return group
+
+    monkeypatch.setattr(elastic._generations, "make", made_first)
+    return made
+
+
+def is_closed(group: AllReduceGroup) -> bool:
+    try:
+        group.outbox.connect(route_table(group.plan, "m1"))
+    except SyncError as error:
+        return error.rule == "leaving"
+    return False
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_generation_that_can_t_follow_any_more_is_closed(
+    silent: tuple[str, int], monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """While a thread connects to the members of the next generation, a member is lost, or this one ends."""
+    elastic = elastic_of(silent, [])
+    with closing(elastic):
+        made = meanwhile(elastic, monkeypatch, elastic.close if ends else lambda: lose(elastic, silent))
+        with pytest.raises(SyncError) as caught:
+            elastic.prepare(plan_of(4, JOINED), dict.fromkeys(JOINED, silent), "m0")()
+        assert (caught.value.rule, caught.value.epoch) == ("outdated", 4)
+        assert is_closed(made[0]) and made[0] not in elastic._generations.all_groups()
+
+
+@pytest.mark.local
+def test_a_member_that_ends_begins_no_generation(silent: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    elastic = elastic_of(silent, [])
+    with closing(elastic):
+        made = meanwhile(elastic, monkeypatch, elastic.close)
+        lose(elastic, silent)
+        until(lambda: is_closed(made[0]))
+        assert made[0] is not elastic.current
