@@ -331,6 +331,10 @@ class AllReduceGroup:
         """End the current round and every later one with `error`. Only the first failure counts."""
         self._progress.fail(error)
 
+    def check(self) -> None:
+        """Raise the error that ends all rounds, if there is one."""
+        self._progress.check()
+
     def on_failure(self, call: Callable[[SyncError], None]) -> None:
         """Call `call` with the error that ends all rounds, on the thread that reports it."""
         self._progress.on_failure(call)

@@ -283,4 +283,6 @@ def _fetch(
         raise Unfetched(Loss(peer, why)) from error
     means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)
     with guard:
+        # After an abort this member has reported its final elements without these: the others may reduce them again.
+        group.check()
         attempt.put(start, means, answer.note.slices)

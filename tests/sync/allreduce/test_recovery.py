@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -12,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.protocol import Holding, MeanSlice
-from testbed.sync.allreduce import spans
+from testbed.sync.allreduce import recovery, spans
 from testbed.sync.allreduce.chunk import Part
 from testbed.sync.allreduce.chunk_codec import Encoder, Kind, Sums
+from testbed.sync.allreduce.fetch import FetchAnswer, MeansNote
 from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, joined, orders_for
 from testbed.sync.allreduce.reduction import Contribution
 from testbed.sync.allreduce.role import Chunk
 from testbed.sync.codecs import Residual
-from testbed.sync.codecs.codec import Half
-from testbed.sync.transport import Scratch
+from testbed.sync.codecs.codec import Half, bytes_of
+from testbed.sync.errors import Halted, SyncError
+from testbed.sync.transport import Scratch, TransportSettings
 from tests.sync.allreduce.test_reduction import Wire
 from tests.sync.plans import names, random_plan
 
@@ -309,3 +313,35 @@ def test_wherever_in_a_round_a_member_dies_the_others_end_with_the_same_right_bi
         of_dead = {dead in part.members for part in first.slices}
         kept, left, mixed = kept + (of_dead == {True}), left + (of_dead == {False}), mixed + (len(of_dead) == 2)
     assert min(kept, left, mixed, whole) >= 5, "the seeds reach all kinds of moments of death"
+
+
+class Aborted:
+    """A group of survivors that is aborted once `failure` is set."""
+
+    settings = TransportSettings("a", {}, 1.0, generation=5)
+    failure: SyncError | None = None
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+def recover_with(monkeypatch: pytest.MonkeyPatch, group: Any, fetch: Callable[..., FetchAnswer]) -> Attempt:
+    """Recover a round of four elements, all of which b holds. Returns the attempt after the group was aborted."""
+    monkeypatch.setattr(recovery, "fetch", fetch)
+    attempt, orders = Attempt(3, torch.zeros(4), 1.0, None), RecoveryOrders(3, False, (), (("b", 0, 4),))
+    with pytest.raises(Halted):
+        recovery.recover(group, {"b": ("10.0.0.1", 1)}, orders, attempt, threading.Condition())
+    return attempt
+
+
+def test_means_that_come_after_an_abort_are_not_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others reduce these elements again if b is lost, and this member has to contribute its own values."""
+    group = Aborted()
+
+    def fetch(*_: object) -> FetchAnswer:
+        group.failure = Halted("b is gone, too")
+        return FetchAnswer(MeansNote(tuple(slices((0, 4, "abc")))), bytes_of(torch.ones(4)))
+
+    attempt = recover_with(monkeypatch, group, fetch)
+    assert attempt.final == () and attempt.values.tolist() == [0.0] * 4
