@@ -192,7 +192,10 @@ class ElasticGroup:
 
         Raises:
             SyncError: The state can't be fetched.
+            Stopped: The controller told this member to leave.
         """
+        group, given_up = self.current, threading.Event()
+        group.on_failure(lambda error: given_up.set())
 
         def ask(source: str, most_bytes: int) -> FetchAnswer:
             if source not in self._generations.roster:
@@ -202,9 +205,13 @@ class ElasticGroup:
                     member=source,
                 )
             request = FetchRequest(Wanted.STATE, self._generations.epoch)
-            return fetch(source, self._generations.roster[source], self._settings, request, most_bytes)
+            return fetch(source, self._generations.roster[source], self._settings, request, most_bytes, given_up)
 
-        number = self.handover.share(parts, ask)
+        try:
+            number = self.handover.share(parts, ask)
+        except SyncError:
+            group.check()  # the fetch was given up for this failure
+            raise
         if number is not None:
             self._last = replace(self._last, number=number)
             self.current.start(number)

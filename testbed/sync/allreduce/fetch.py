@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 import socket
 import struct
+import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from enum import IntEnum
 from typing import Annotated, NamedTuple
 
@@ -35,6 +36,9 @@ MAX_NOTE_BYTES = 4 * 1024 * 1024
 
 #: Seconds between two greetings to a peer that does not have this member's key yet.
 _GREET_AGAIN_S = 0.1
+
+#: Seconds between two checks of whether the fetch was given up.
+_POLL_S = 0.1
 
 
 class Wanted(IntEnum):
@@ -90,7 +94,12 @@ class FetchAnswer(NamedTuple):
 
 
 def fetch(
-    peer: str, address: tuple[str, int], settings: TransportSettings, request: FetchRequest, most_bytes: int
+    peer: str,
+    address: tuple[str, int],
+    settings: TransportSettings,
+    request: FetchRequest,
+    most_bytes: int,
+    given_up: threading.Event,
 ) -> FetchAnswer:
     """Send a request to another member, and return its answer.
 
@@ -100,22 +109,25 @@ def fetch(
         settings: This member's settings.
         request: The request.
         most_bytes: The largest size of the data.
+        given_up: Set once the caller needs no answer any more.
 
     Raises:
-        SyncError: The peer does not answer in time, refuses, or its answer is invalid.
+        SyncError: The peer does not answer in time, refuses, its answer is invalid, or the fetch was given up.
     """
     try:
-        with closing(_connected(peer, address, settings)) as connection:
+        with closing(_connected(peer, address, settings, given_up)) as connection:
             connection.settimeout(settings.timeout_s)
             connection.sendall(_REQUEST.pack(*request))
-            return _receive(connection, most_bytes)
+            return _receive(connection, most_bytes, settings.timeout_s, given_up)
     except OSError as error:
         raise SyncError(
             f"could not fetch the {request.what.name.lower()} of {peer} from {address[0]}:{address[1]}: {error}"
         ) from error
 
 
-def _connected(peer: str, address: tuple[str, int], settings: TransportSettings) -> socket.socket:
+def _connected(
+    peer: str, address: tuple[str, int], settings: TransportSettings, given_up: threading.Event
+) -> socket.socket:
     """Return an authenticated connection to a peer.
 
     A peer closes the connection of a member whose key it does not have yet: the controller sends the key of a member
@@ -124,17 +136,19 @@ def _connected(peer: str, address: tuple[str, int], settings: TransportSettings)
     deadline = time.monotonic() + settings.timeout_s
     while True:
         with ExitStack() as on_failure:
-            opened = socket.create_connection(address, settings.timeout_s)
-            on_failure.callback(opened.close)
+            opened = on_failure.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            sockets.tune(opened, settings.timeout_s, settings.congestion)
+            sockets.attempt(opened, address, deadline, given_up)
+            greeting = Greeting(settings.member, FETCH)
             try:
-                connection = handshake.greet(opened, Greeting(settings.member, FETCH), peer, settings, deadline)
+                connection = handshake.greet(opened, greeting, peer, settings, deadline, given_up.is_set)
             except ConnectionError:
                 if time.monotonic() + _GREET_AGAIN_S > deadline:
                     raise
             else:
                 on_failure.pop_all()
                 return connection
-        time.sleep(_GREET_AGAIN_S)
+        given_up.wait(_GREET_AGAIN_S)
 
 
 def receive_request(connection: socket.socket) -> FetchRequest:
@@ -159,9 +173,9 @@ def send_answer(connection: socket.socket, answer: FetchAnswer) -> None:
     sockets.send_all(connection, _ANSWER.pack(len(note), len(answer.data), digest.digest()) + note, answer.data)
 
 
-def _receive(connection: socket.socket, most_bytes: int) -> FetchAnswer:
+def _receive(connection: socket.socket, most_bytes: int, timeout_s: float, given_up: threading.Event) -> FetchAnswer:
     head = memoryview(bytearray(_ANSWER.size))
-    sockets.receive(connection, head)
+    _fill(connection, head, timeout_s, given_up)
     note_bytes, data_bytes, digest = _ANSWER.unpack(head)
     if note_bytes > MAX_NOTE_BYTES or data_bytes > most_bytes:
         raise SyncError(
@@ -170,7 +184,7 @@ def _receive(connection: socket.socket, most_bytes: int) -> FetchAnswer:
             given=note_bytes + data_bytes,
         )
     whole = memoryview(bytearray(note_bytes + data_bytes))
-    sockets.receive(connection, whole)
+    _fill(connection, whole, timeout_s, given_up)
     if hashlib.sha256(whole).digest() != digest:
         raise SyncError("the answer does not match its SHA-256", rule="hash")
     try:
@@ -180,6 +194,24 @@ def _receive(connection: socket.socket, most_bytes: int) -> FetchAnswer:
     if isinstance(note, Refusal):
         raise SyncError(note.why, rule="refused")
     return FetchAnswer(note, whole[note_bytes:])
+
+
+def _fill(connection: socket.socket, into: memoryview, timeout_s: float, given_up: threading.Event) -> None:
+    """Receive as many bytes as `into` has room for.
+
+    Raises:
+        TimeoutError: Nothing came for `timeout_s`, or the fetch was given up.
+        ConnectionError: The peer closed the connection before `into` was full.
+    """
+    connection.settimeout(_POLL_S)
+    got, heard_s = 0, time.monotonic()
+    while got < len(into):
+        if given_up.is_set() or time.monotonic() - heard_s > timeout_s:
+            raise TimeoutError(f"{got} of {len(into)} bytes of the answer came in time")
+        with suppress(TimeoutError):
+            if not (count := connection.recv_into(into[got:])):
+                raise ConnectionError(f"the peer closed the connection after {got} of {len(into)} bytes")
+            got, heard_s = got + count, time.monotonic()
 
 
 def refusal(why: str) -> FetchAnswer:

@@ -237,14 +237,17 @@ def recover(
         guard: Held while the attempt changes.
 
     Raises:
-        SyncError: The group's round failed.
+        SyncError: The group's round failed, or was aborted.
         Unfetched: A member did not deliver its means.
     """
     done = None
     if orders is not None and not attempt.whole:
+        given_up = threading.Event()
+        if orders.fetch:
+            group.on_failure(lambda error: given_up.set())
         for peer, start, stop in orders.fetch:
             for at in range(start, stop, PIECE):
-                _fetch(group, roster, peer, attempt, at, min(at + PIECE, stop), guard)
+                _fetch(group, roster, peer, attempt, at, min(at + PIECE, stop), guard, given_up)
         if orders.left:
             with guard:
                 packed, residual = attempt.pack(orders.left)
@@ -270,15 +273,17 @@ def _fetch(
     start: int,
     stop: int,
     guard: threading.Condition,
+    given_up: threading.Event,
 ) -> None:
     settings = group.settings
     request = FetchRequest(Wanted.MEANS, settings.generation, attempt.number, start, stop)
     most = (stop - start) * attempt.values.element_size()
     try:
-        answer = fetch(peer, roster[peer], settings, request, most)
+        answer = fetch(peer, roster[peer], settings, request, most, given_up)
         if not isinstance(answer.note, MeansNote) or len(answer.data) != most:
             raise SyncError(f"{peer} sent {len(answer.data)} bytes of the {most} of elements [{start}, {stop})")
     except (SyncError, KeyError) as error:  # KeyError: the roster lacks the peer
+        group.check()  # an abort that gave the fetch up is no fault of the peer
         why = f"round {attempt.number}, epoch {settings.generation}: {error}"
         raise Unfetched(Loss(peer, why)) from error
     means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)

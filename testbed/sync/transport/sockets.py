@@ -145,7 +145,7 @@ def connect(
         try:
             tune(connection, timeout_s, congestion)
             attempt_s = max(ATTEMPT_PART * timeout_s, ATTEMPT_MIN_S)
-            _attempt(connection, address, min(time.monotonic() + attempt_s, deadline), given_up)
+            attempt(connection, address, min(time.monotonic() + attempt_s, deadline), given_up)
             return greet(connection, deadline)
         except OSError:
             connection.close()
@@ -156,8 +156,12 @@ def connect(
             raise
 
 
-def _attempt(connection: socket.socket, address: tuple[str, int], deadline: float, given_up: threading.Event) -> None:
-    """Connect. Raises OSError at the deadline, or as soon as the connection is given up."""
+def attempt(connection: socket.socket, address: tuple[str, int], deadline: float, given_up: threading.Event) -> None:
+    """Connect once, by a deadline (monotonic).
+
+    Raises:
+        OSError: The peer refused, the deadline has passed, or the connection is given up.
+    """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, _SYN_COUNT)
     connection.setblocking(False)
     failure = connection.connect_ex(address)

@@ -13,11 +13,11 @@ from testbed.protocol import Abort, ControlMessage, Holding, Reconfigure
 from testbed.sync.allreduce.elastic import LEAST_S, NEEDED, REMEMBERED, SLACK, AdaptiveTimeout, ElasticGroup
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.role import route_table
-from testbed.sync.errors import SyncError
+from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport import TransportSettings
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 #: The members of the first generation, and those of the one that another member joins.
 MEMBERS, JOINED = names(2), names(3)
@@ -50,10 +50,12 @@ def plan_of(epoch: int, members: tuple[str, ...] = MEMBERS) -> Plan:
     return Plan(epoch, members, (star(members, "m0"),))
 
 
-def elastic_of(address: tuple[str, int], told: list[ControlMessage], timeout_s: float = 0.5) -> ElasticGroup:
+def elastic_of(
+    address: tuple[str, int], told: list[ControlMessage], timeout_s: float = 0.5, source: str = ""
+) -> ElasticGroup:
     """Return m1's group of the generation 3, whose peers are at an address."""
     settings = TransportSettings("m1", keys("m1", JOINED), timeout_s, generation=3)
-    return ElasticGroup(plan_of(3), settings, dict.fromkeys(JOINED, address), told.append)
+    return ElasticGroup(plan_of(3), settings, dict.fromkeys(JOINED, address), told.append, source=source)
 
 
 def lose(elastic: ElasticGroup, address: tuple[str, int], epoch: int = 5) -> None:
@@ -109,3 +111,13 @@ def test_a_member_that_ends_begins_no_generation(silent: tuple[str, int], monkey
         lose(elastic, silent)
         until(lambda: is_closed(made[0]))
         assert made[0] is not elastic.current
+
+
+@pytest.mark.local
+def test_a_joining_member_that_is_told_to_leave_does_not_wait_for_its_state(silent: tuple[str, int]) -> None:
+    elastic = elastic_of(silent, [], 2 * PATIENCE_S, source="m0")
+    with closing(elastic):
+        elastic.fail(Stopped("this member could not join", again=True))
+        with pytest.raises(Stopped) as caught:
+            elastic.share({})
+    assert caught.value.again

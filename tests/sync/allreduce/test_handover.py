@@ -24,6 +24,7 @@ from testbed.sync.allreduce.fetch import (
     StateNote,
     Wanted,
     fetch,
+    receive_request,
     refusal,
     send_answer,
 )
@@ -31,6 +32,7 @@ from testbed.sync.allreduce.handover import StateHandover, most_bytes, packed, u
 from testbed.sync.errors import SyncError
 from testbed.sync.transport import TransportSettings, handshake
 from tests.sync.keys import keys
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -74,14 +76,14 @@ def test_a_source_that_claims_64_gib_is_refused_before_room_is_set_aside() -> No
     parts = parts_of()
     claim = struct.pack("<IQ32s", 0, 1 << 36, b"")
     with answering(claim) as address, pytest.raises(SyncError) as caught:
-        fetch("old", address, NEW, REQUEST, most_bytes(parts))
+        fetch("old", address, NEW, REQUEST, most_bytes(parts), threading.Event())
     assert (caught.value.rule, caught.value.given) == ("size", 1 << 36)
     assert most_bytes(parts) < 2**21
 
 
 def test_a_source_that_has_no_key_of_this_member_yet_is_greeted_again() -> None:
     with answering(struct.pack("<IQ32s", 0, 1 << 36, b""), refused=2) as address, pytest.raises(SyncError) as caught:
-        fetch("old", address, NEW, REQUEST, 1)
+        fetch("old", address, NEW, REQUEST, 1, threading.Event())
     assert caught.value.rule == "size", "the third greeting was answered"
 
 
@@ -134,7 +136,7 @@ def test_an_invalid_state_names_its_source(answer: FetchAnswer, rule: str) -> No
 def test_an_invalid_note_is_refused(note: bytes) -> None:
     answer = struct.pack("<IQ32s", len(note), 0, hashlib.sha256(note).digest()) + note
     with answering(answer) as address, pytest.raises(SyncError) as caught:
-        fetch("old", address, NEW, REQUEST, 10)
+        fetch("old", address, NEW, REQUEST, 10, threading.Event())
     assert caught.value.rule == "note"
 
 
@@ -145,7 +147,7 @@ def test_what_is_answered_arrives(note: MeansNote | StateNote) -> None:
         send_answer(theirs, FetchAnswer(note, memoryview(b"data")))
         answer = ours.recv(4096)
     with answering(answer) as address:
-        got = fetch("old", address, NEW, REQUEST, 4)
+        got = fetch("old", address, NEW, REQUEST, 4, threading.Event())
     assert got.note == note and bytes(got.data) == b"data"
 
 
@@ -155,8 +157,28 @@ def test_a_refusal_is_told() -> None:
         send_answer(theirs, refusal("there is none"))
         answer = ours.recv(4096)
     with answering(answer) as address, pytest.raises(SyncError) as caught:
-        fetch("old", address, NEW, REQUEST, 4)
+        fetch("old", address, NEW, REQUEST, 4, threading.Event())
     assert caught.value.rule == "refused"
+
+
+def test_a_fetch_that_is_given_up_does_not_wait_for_its_source() -> None:
+    new, given_up = TransportSettings("new", keys("new", ("old", "new")), 2 * PATIENCE_S), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as connection:
+                handshake.answer(connection, OLD, time.monotonic() + PATIENCE_S)
+                receive_request(connection)
+                given_up.set()
+                connection.recv(1)  # until the other end closes
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(SyncError):
+            fetch("old", listener.getsockname(), new, REQUEST, 4, given_up)
+        assert given_up.is_set()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
 
 
 def test_a_packed_state_is_dropped_after_the_first_round_of_the_new_member() -> None:

@@ -325,6 +325,13 @@ class Aborted:
         if self.failure is not None:
             raise self.failure
 
+    def on_failure(self, call: Callable[[SyncError], None]) -> None:
+        self.call = call
+
+    def fail(self, error: SyncError) -> None:
+        self.failure = error
+        self.call(error)
+
 
 def recover_with(monkeypatch: pytest.MonkeyPatch, group: Any, fetch: Callable[..., FetchAnswer]) -> Attempt:
     """Recover a round of four elements, all of which b holds. Returns the attempt after the group was aborted."""
@@ -340,8 +347,19 @@ def test_means_that_come_after_an_abort_are_not_final(monkeypatch: pytest.Monkey
     group = Aborted()
 
     def fetch(*_: object) -> FetchAnswer:
-        group.failure = Halted("b is gone, too")
+        group.fail(Halted("b is gone, too"))
         return FetchAnswer(MeansNote(tuple(slices((0, 4, "abc")))), bytes_of(torch.ones(4)))
 
     attempt = recover_with(monkeypatch, group, fetch)
     assert attempt.final == () and attempt.values.tolist() == [0.0] * 4
+
+
+def test_an_abort_gives_a_fetch_up_and_blames_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Aborted()
+
+    def fetch(*given: Any) -> FetchAnswer:
+        group.fail(Halted("c is gone, too"))
+        assert given[-1].is_set()
+        raise SyncError("given up")
+
+    recover_with(monkeypatch, group, fetch)
