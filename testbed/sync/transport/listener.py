@@ -194,6 +194,7 @@ class Listener:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
+            sockets.tune(connection, self._settings.timeout_s, self._settings.congestion)  # answers travel as far
             hello = handshake.answer(connection, self._settings, time.monotonic() + GREETING_S)
             self._admit(hello, connection)
         except (OSError, SyncError) as error:

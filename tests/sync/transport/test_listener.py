@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -200,6 +201,21 @@ def test_a_member_that_vanished_often_can_connect_again() -> None:
         assert earlier[1].recv(1) == b""
         send(earlier[2], b"still open")
         assert inward.payloads.get(timeout=PATIENCE_S) == ("a", b"still open")
+
+
+def test_answers_are_sent_with_the_options_of_frames() -> None:
+    """A member that joins fetches its state over a connection that this side accepts and sends on."""
+
+    class Serving(Inward):
+        def serve(self, connection: socket.socket) -> None:
+            congestion = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+            waits_ms = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            self.payloads.put((str(waits_ms), congestion))
+
+    inward, accepting = Serving(), sockets.listen("127.0.0.1", PATIENCE_S)
+    settings = replace(settings_of("b"), timeout_s=77.0, congestion="reno")
+    with closing(Listener(accepting, settings, inward)), greeted(accepting.getsockname(), Greeting("a", FETCH)):
+        assert inward.payloads.get(timeout=PATIENCE_S) == ("77000", b"reno")
 
 
 def test_a_generation_that_is_not_to_be_is_refused_by_name(
