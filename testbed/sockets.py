@@ -1,4 +1,4 @@
-"""Sockets between processes: addresses of Unix sockets, and mutual TLS between machines.
+"""Sockets between processes: addresses of Unix sockets, ends that vanish, and mutual TLS between machines.
 
 Under TLS both ends of a connection show a certificate of one authority, with their name in it. A folder holds what one
 machine needs for it (`testbed certificates` makes the folders):
@@ -16,13 +16,21 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
 
 #: The name in the controller's certificate; no member may have it.
 CONTROLLER = "controller"
+
+#: Keep-alive on connections of a member and the controller: the seconds until an idle connection is probed, the seconds
+#: between probes, and the unanswered probes that end the connection. A member's machine may vanish while the member
+#: waits for a training; without probes its name would stay taken. Probes notice it in two minutes, by default in two
+#: hours.
+ALIVE_IDLE_S, ALIVE_EVERY_S, ALIVE_PROBES = 60, 15, 4
+#: Seconds for which the other end may be silent, or leave what was sent to it unread.
+SILENT_S = ALIVE_IDLE_S + ALIVE_EVERY_S * ALIVE_PROBES
 
 
 @contextmanager
@@ -39,6 +47,23 @@ def unix_address(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have the kernel end a TCP connection whose other end has vanished, or reads nothing, for SILENT_S.
+
+    A connection with unread or unacknowledged bytes is not probed. Without a timeout the kernel repeats them for a
+    quarter of an hour, and waits for ever for an end that does not read. A Unix socket's other end can't vanish
+    unnoticed.
+    """
+    if connection.family == socket.AF_UNIX:
+        return
+    with suppress(OSError):  # the connection has ended already
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, ALIVE_IDLE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ALIVE_EVERY_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ALIVE_PROBES)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * SILENT_S)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 class TlsError(ValueError):

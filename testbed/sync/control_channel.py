@@ -6,15 +6,16 @@ import io
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, Stop, Welcome, decode, encode
-from testbed.sockets import CONTROLLER, Tls, peer_name, unix_address
+from testbed.sockets import CONTROLLER, SILENT_S, Tls, keep_alive, peer_name, unix_address
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.transport.sockets import close_now
+from testbed.sync.transport.sockets import close_now, shut_down
 
 _POLL_S = 0.1
 #: The longest attempt to connect in seconds. A working controller accepts at once; if its host drops packets, another
@@ -49,11 +50,15 @@ class ControlChannel:
         """Send a message to the controller. Any thread may call it.
 
         Raises:
-            OSError: The connection has ended.
+            OSError: The connection has ended, or the controller has read nothing for SILENT_S, which ends it.
         """
         line = encode(message)
         with self._writing:
-            self._connection.sendall(line)
+            try:
+                self._connection.sendall(line)
+            except BlockingIOError:  # a part of the line may have been sent
+                shut_down(self._connection)
+                raise
 
     def receive(self) -> ControlMessage | None:
         """Wait for the next message. Returns None when the controller has closed the connection, even within a message.
@@ -170,10 +175,10 @@ def _try(endpoint: Endpoint, tls: Tls | None) -> socket.socket:
         if tls is not None:
             connection = _secured(tls.opened(connection))
         connection.settimeout(None)
-        # Without keep-alive probes the member would wait forever for a controller whose host has vanished.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        keep_alive(connection)
         return connection
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SILENT_S, 0))
     try:
         with unix_address(Path(endpoint)) as short:
             connection.connect(short)

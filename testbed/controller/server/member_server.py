@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,7 @@ from testbed.protocol import (
     Stop,
 )
 from testbed.schema import brief
-from testbed.sockets import Tls, unix_address
+from testbed.sockets import Tls, keep_alive, unix_address
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +44,6 @@ STOPPED = "the controller was stopped"
 
 #: The messages that members may send once they have joined.
 MEMBER_MESSAGES = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
-
-#: Keep-alive on members' connections over TCP: the seconds until an idle connection is probed, the seconds between
-#: probes, and the unanswered probes that end the connection. A member's machine may vanish while the member waits for a
-#: training; without probes its name would stay taken. Probes notice it in two minutes, by default in two hours.
-ALIVE_IDLE_S, ALIVE_EVERY_S, ALIVE_PROBES = 60, 15, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +247,7 @@ class MemberServer:
             log.warning("a member did not read its last messages within %s s", timeout_s)
 
     async def _serve(self, owner: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        _keep_alive(writer.get_extra_info("socket"))
+        keep_alive(writer.get_extra_info("socket"))
         await self._serve_connection(owner, Connection(reader, writer))
 
     async def _serve_connection(self, owner: str | None, connection: Connection, hello: Hello | None = None) -> None:
@@ -430,14 +424,3 @@ def _member_socket(folder: Path) -> socket.socket:
         listening.bind(short)
     (folder / SOCKET).chmod(0o666)
     return listening
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """Have the kernel end an idle connection whose peer has vanished; a Unix socket's peer can't vanish unnoticed."""
-    if connection.family == socket.AF_UNIX:
-        return
-    with suppress(OSError):  # the connection has ended already
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, ALIVE_IDLE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ALIVE_EVERY_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ALIVE_PROBES)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

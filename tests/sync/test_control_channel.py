@@ -1,0 +1,41 @@
+"""The connection to the controller, which ends when the controller vanishes or reads nothing."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from testbed.protocol import Renew
+from testbed.sync import control_channel
+from testbed.sync.control_channel import ControlChannel
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.local
+
+
+def test_a_controller_that_vanishes_is_noticed_like_a_member_that_does() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        host, port = listening.getsockname()
+        with closing(ControlChannel(f"tcp:{host}:{port}", PATIENCE_S)) as channel:
+            connection = channel._connection
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            probes = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+            assert [connection.getsockopt(socket.IPPROTO_TCP, option) for option in probes] == [60, 15, 120_000]
+
+
+def test_a_controller_that_reads_nothing_does_not_block_a_member_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_channel, "SILENT_S", 1)
+    path = tmp_path / "c.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        with closing(ControlChannel(f"unix:{path}", PATIENCE_S)) as channel:
+            with pytest.raises(OSError):
+                while True:
+                    channel.send(Renew("a"))
+            assert channel.receive() is None
