@@ -304,6 +304,10 @@ class Outbox:
                     sender.abort()  # one of its connections may be open, and its queue may relieve another
                 direct = self._senders.get((peer, DIRECT))
                 queue = SendQueue(direct.queue if channel and direct else None)
+                if channel == DIRECT:
+                    for (other, auxiliary), its in self._senders.items():
+                        if other == peer and auxiliary:
+                            its.queue.defer_to(queue)
                 sender = Sender(peer, self._roster[peer], self._settings, self._wire, self._on_failure, channel, queue)
                 self._senders[hop] = sender
             return sender

@@ -72,14 +72,14 @@ class SendQueue:
         self._heap: list[Item] = []
         self._order = count()
         self._closed = False
-        self._beside = beside
+        self._beside: SendQueue | None = None
         self._feeds: tuple[Feed, ...] = ()
         self._besides: frozenset[SendQueue] = frozenset()
         self._takers: frozenset[SendQueue] = frozenset()
         self._waited_s = 0.0
         self._taken = 0
         if beside is not None:
-            beside.tell_empty(self)
+            self.defer_to(beside)
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -102,6 +102,13 @@ class SendQueue:
         """Wake `taker` from now on when many frames wait here, or no longer if not `takes`."""
         with self._filled:
             self._takers = self._takers | {taker} if takes else self._takers - {taker}
+
+    def defer_to(self, beside: SendQueue) -> None:
+        """Take frames over only while nothing waits in `beside`, in place of the queue that was named before."""
+        with self._filled:
+            self._beside = beside
+            self._filled.notify()
+        beside.tell_empty(self)
 
     def tell_empty(self, other: SendQueue) -> None:
         """Wake `other` from now on when this queue becomes empty."""

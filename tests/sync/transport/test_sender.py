@@ -211,6 +211,23 @@ def test_a_route_without_a_connection_relieves_no_queue_under_a_later_table(list
     outbox.close()
 
 
+def test_an_auxiliary_route_leaves_room_for_a_direct_connection_that_is_made_after_it(listener: socket.socket) -> None:
+    """A later plan has a send frames to v, over which frames for b went before."""
+    settings = TransportSettings("a", keys("a", ("a", "b", "v")), PATIENCE_S)
+    roster = dict.fromkeys(("b", "v"), listener.getsockname())  # nobody accepts, so that frames stay in their queues
+    outbox = Outbox(settings, HEADER_BYTES, roster, lambda *what: None)
+    routes = (Route("a", "b", ("v",)),)
+    for number, peers in enumerate(({"b"}, {"b", "v"})):
+        table = RouteTable(number, "a", frozenset(peers), routes)
+        outbox.connect(table)
+        outbox.follow(table)
+    outbox.put(["v"], (1,), frame(0), memoryview(bytearray(CHUNK)), lambda peer: None)
+    for index in range(3):  # b's queue has frames to give away
+        outbox.put(["b"], (1, index), frame(index), memoryview(bytearray(CHUNK)), lambda peer: None, table=1)
+    assert outbox._senders["v", 2].queue._take_over() is None
+    outbox.close()
+
+
 def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: socket.socket) -> None:
     settings = settings_of("a")
     sending = Sender("b", listener.getsockname(), settings, WIRE, lambda *_: None, channel=2)
