@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from testbed.protocol import Hello, Job, NodeConfiguration, Prepare, Rejoin, Welcome
+from testbed.protocol import ControlMessage, Hello, Job, NodeConfiguration, Prepare, Welcome
 from testbed.sockets import Tls
 from testbed.sync.control_channel import ControlChannel
 from testbed.sync.control_connection import ControlConnection
@@ -61,15 +61,18 @@ class Rendezvous:
             self.name, self.keys, job.round_timeout_s, job.streams, job.congestion, generation, self.tls
         )
 
-    def connection(self, rejoin: Callable[[], Rejoin] | None = None) -> ControlConnection:
+    def connection(self, rejoin: Callable[[], Iterable[ControlMessage]] | None = None) -> ControlConnection:
         """Return the connection to the controller, started.
 
         Args:
-            rejoin: Returns this member's state for a controller that is back after an outage; None for a member without
-                a lease, which does not reconnect.
+            rejoin: Returns the messages with this member's state for a controller that is back after an outage; None
+                for a member without a lease, which does not reconnect.
         """
         hello = replace(self.hello, returns=True)
-        messages = (lambda: ()) if rejoin is None else (lambda: (hello, rejoin()))
+
+        def messages() -> Iterable[ControlMessage]:
+            return () if rejoin is None else (hello, *rejoin())
+
         connection = ControlConnection(
             self.channel, self.name, messages, self.welcome.lease_s, lambda: ControlChannel(self.control, 0, self.tls)
         )

@@ -111,7 +111,8 @@ class ElasticGroup:
         self._settings = settings
         self._tell = tell
         self._changed = threading.Condition()
-        self._losses: set[tuple[int, str, bool]] = set()
+        #: The newest report of each loss (generation, peer, broken), and the last completed round at that time.
+        self._losses: dict[tuple[int, str, bool], tuple[int, Lost]] = {}
         self._aborted: Abort | None = None
         self._orders: RecoveryOrders | None = None
         self._attempt: Attempt | None = None
@@ -131,11 +132,15 @@ class ElasticGroup:
         """The number of the last completed round."""
         return self._last.number
 
-    def rejoin(self) -> Rejoin:
-        """Return this member's state for a controller that restarted and does not know it."""
+    def rejoin(self) -> list[ControlMessage]:
+        """Return this member's state for a controller that restarted and does not know it.
+
+        The losses that this member has reported since its last round follow: each is reported once, and the report may
+        have been lost with the controller.
+        """
         with self._changed:
             generations = self._generations
-            return Rejoin(
+            state = Rejoin(
                 member=self._settings.member,
                 plan=self.current.plan.to_json(),
                 roster=dict(generations.roster),
@@ -143,6 +148,8 @@ class ElasticGroup:
                 aborted=self._aborted is not None,
                 newest=max(generations.newest, self._aborted.epoch if self._aborted else 0),
             )
+            losses = [lost for after, lost in self._losses.values() if after == self.finished]
+            return [state, *(lost for lost in losses if lost.generation >= generations.epoch)]
 
     def prepare(self, plan: Plan, roster: Roster, source: str) -> Callable[[], None]:
         """Keep a plan beside the one in force. A plan for other members begins another generation.
@@ -323,11 +330,12 @@ class ElasticGroup:
     def _report_lost(self, epoch: int, loss: Loss) -> None:
         """Report a loss to the controller; each broken connection only once."""
         key = epoch, loss.peer, loss.broken
+        lost = Lost(self._settings.member, loss.peer, brief(loss.why), epoch, loss.broken)
         with self._changed:
             if loss.broken and key in self._losses:
                 return
-            self._losses.add(key)
-        self._tell(Lost(self._settings.member, loss.peer, brief(loss.why), epoch, loss.broken))
+            self._losses[key] = self.finished, lost
+        self._tell(lost)
 
     # -- called by the Listener ----------------------------------------------------------------------------------------
 

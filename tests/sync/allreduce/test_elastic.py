@@ -9,9 +9,10 @@ from contextlib import closing
 import pytest
 
 from testbed.plan import Plan
-from testbed.protocol import Abort, ControlMessage, Holding, Reconfigure
+from testbed.protocol import Abort, ControlMessage, Holding, Reconfigure, Rejoin
 from testbed.sync.allreduce.elastic import LEAST_S, NEEDED, REMEMBERED, SLACK, AdaptiveTimeout, ElasticGroup
 from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.receiver import Loss
 from testbed.sync.allreduce.role import route_table
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport import TransportSettings
@@ -121,3 +122,17 @@ def test_a_joining_member_that_is_told_to_leave_does_not_wait_for_its_state(sile
         with pytest.raises(Stopped) as caught:
             elastic.share({})
     assert caught.value.again
+
+
+@pytest.mark.local
+def test_a_loss_is_reported_again_to_a_controller_that_is_back(silent: tuple[str, int]) -> None:
+    told: list[ControlMessage] = []
+    elastic = elastic_of(silent, told)
+    with closing(elastic):
+        for _ in range(2):
+            elastic._report_lost(3, Loss("m0", "broken pipe"))
+        (lost,) = told
+        state, *losses = elastic.rejoin()
+        assert isinstance(state, Rejoin) and losses == [lost]
+        lose(elastic, silent)
+        assert len(elastic.rejoin()) == 1, "the connections of the next generation are others"
