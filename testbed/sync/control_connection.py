@@ -30,8 +30,8 @@ class ControlConnection:
     """Messages to and from the controller. With a lease, the connection outlives an outage of the controller.
 
     When the channel ends, the connection makes another one, sends the messages of `rejoin`, and `receive` goes on.
-    Messages sent in between are lost, and `send` raises OSError for them. Any thread may call `send`; one thread may
-    call `receive`.
+    Messages sent in between are lost, and `send` raises OSError for them; the Goodbye alone is sent again. Any thread
+    may call `send`; one thread may call `receive`.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class ControlConnection:
         self._clock = clock
         self._changed = threading.Condition()
         self._closed = self._leaving = False
+        self._goodbye: Goodbye | None = None
         self._renewing = threading.Thread(target=self.renew, name="renew", daemon=True)
 
     def start(self) -> None:
@@ -82,6 +83,11 @@ class ControlConnection:
             self.send(message)
         except OSError as error:
             log.warning("%s: a %s did not reach the controller: %s", self._member, message.kind, error)
+
+    def say_goodbye(self, message: Goodbye) -> None:
+        """Send the Goodbye, and send it again over each later channel: a restarted controller does not know of it."""
+        self._goodbye = message  # before the send: a channel that is made meanwhile sends it, too
+        self.tell(message)
 
     def receive(self) -> ControlMessage | None:
         """Wait for the next message. Returns None when the connection has ended for good.
@@ -130,9 +136,11 @@ class ControlConnection:
                 channel = self._connect()
                 for message in self._rejoin():
                     channel.send(message)
+                self._channel = channel
+                if self._goodbye is not None:
+                    channel.send(self._goodbye)
             except (OSError, SyncError):
                 continue
-            self._channel = channel
             if self._closed:
                 channel.close()
             return not self._closed
@@ -216,7 +224,7 @@ class ControlledMember(ABC):
 
     def _goodbye(self, message: Goodbye) -> None:
         self._leaving = True
-        self._connection.tell(message)
+        self._connection.say_goodbye(message)
 
     def _handle_all(self) -> None:
         try:

@@ -12,7 +12,7 @@ from testbed.controller.model.actions import Tell
 from testbed.controller.model.identity import Identities
 from testbed.controller.model.membership import AllReduceMembership
 from testbed.controller.model.spec import Elasticity
-from testbed.protocol import Confirm, ControlMessage, Renew, Stop
+from testbed.protocol import Confirm, ControlMessage, Goodbye, Renew, Stop
 from testbed.sync.control_connection import RENEWALS, RETRY_S, ControlConnection
 from tests.sync.simulated_time import SimulatedTime
 
@@ -107,6 +107,24 @@ def test_a_connection_is_made_again_once_the_controller_is_back_and_sends_the_me
     connection = connection_of(Channel(said.append), time, connect, lambda: [Renew("c")])
     assert connection.receive() == Confirm(7)
     assert said == [Renew("c")] and back_s <= time.now_s <= back_s + 2 * RETRY_S
+
+
+def test_a_controller_that_is_back_hears_of_the_goodbye() -> None:
+    """It was away, or was killed after it had heard the first one; the member would count as lost once it is gone."""
+    time, said = SimulatedTime(), []
+
+    def connect() -> Channel:
+        channel = Channel(said.append)
+        channel.coming.append(Stop("done"))
+        return channel
+
+    before = Channel(said.append)
+    before.close()
+    connection = connection_of(before, time, connect, lambda: [Renew("c")])
+    connection.say_goodbye(Goodbye("c", 7))
+    assert said == []
+    assert connection.receive() == Stop("done")
+    assert said == [Renew("c"), Goodbye("c", 7)]
 
 
 def test_a_leaving_member_does_not_connect_again() -> None:
