@@ -172,9 +172,13 @@ class Sender:
     def _run(self, address: tuple[str, int], hello: Greeting) -> None:
         try:
             connection = self._open(address, hello)
+        except (OSError, SyncError) as error:
+            self._fail(error, lost=False)
+            return
+        try:
             self._send_all(connection, answered=DIRECT < hello.channel < FETCH)
         except (OSError, SyncError) as error:
-            self._fail(error)
+            self._fail(error, lost=True)
             return
         self._hand_over(connection)
 
@@ -213,12 +217,13 @@ class Sender:
                 sockets.receive(connection, memoryview(bytearray(len(TAKEN))))
             item.sent()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, lost: bool) -> None:
+        """Record a failure, and report it if a frame is affected: one that is `lost` with it, or one in the queue."""
         with self._changed:
             if self._aborted.is_set():
                 return
             self.failure = self.failure or str(error) or repr(error)
-            wanted = self.connected or len(self.queue)
+            wanted = lost or len(self.queue)
             self._changed.notify_all()
         if wanted:
             self._on_failure(self.peer, self.failure)

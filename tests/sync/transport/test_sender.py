@@ -263,6 +263,18 @@ def test_a_lost_peer_is_told(listener: socket.socket) -> None:
     sending.abort()
 
 
+def test_a_frame_that_is_lost_while_another_stream_connects_is_told(listener: socket.socket) -> None:
+    failures: queue.Queue[tuple[str, str]] = queue.Queue()
+    settings = settings_of("a", PATIENCE_S, streams=2)
+    sending = Sender("b", listener.getsockname(), settings, WIRE, lambda *what: failures.put(what))
+    with accept(listener) as connection:  # of one stream; nobody greets the other one
+        put(sending, size=50 * CHUNK)
+        sockets.receive(connection, memoryview(bytearray(WIRE.size)))
+        assert not len(sending.queue) and not sending.connected
+    assert failures.get(timeout=PATIENCE_S)[0] == "b"
+    sending.abort()
+
+
 def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = closed.getsockname()
