@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +15,10 @@ from testbed.schemes.loscar import Loscar, LoscarOptions
 from testbed.schemes.options import Misfit
 from testbed.schemes.sparta import Sparta, SpartaOptions, drawn
 from testbed.schemes.training import RoundTraining
-from testbed.sync.strategies import Strategy
 from tests.sync.controller import job
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import around, by_mean_gradient, flat, model, step
+from tests.sync.strategies.training import by_mean_gradient, flat, model, step, trained
 
 pytestmark = pytest.mark.local
 
@@ -31,22 +31,8 @@ def train(
     directory: Path, options: LoscarOptions | SpartaOptions, plan: Plan = PLAN
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor, int]]:
     """Return each member's parameters after its last step and at the end, and the number of rounds."""
-
-    def work(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor, int]:
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        training = RoundTraining(session, list(net.parameters()), 1.0)
-        strategy: Strategy = (
-            Loscar(training, options) if isinstance(options, LoscarOptions) else Sparta(training, options)
-        )
-        with around(strategy, optimizer):
-            for number in range(STEPS):
-                step(net, optimizer, session.name, number)
-            last = flat(net)
-        return last, flat(net), session.rounds
-
-    directory.mkdir(exist_ok=True)
-    results = run(directory, plan, work, job(reproducible=True))
+    build: Any = Loscar if isinstance(options, LoscarOptions) else Sparta
+    results = trained(directory, plan, lambda its: build(its, options), STEPS, job(reproducible=True))
     first = next(iter(results.values()))[1]
     assert all(torch.equal(first, end) for _, end, _ in results.values())
     return results
@@ -90,13 +76,9 @@ def test_without_a_delay_it_is_sparta_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_one_member_is_its_optimizer(tmp_path: Path) -> None:
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for number in range(STEPS):
-        step(net, optimizer, "m0", number)
     alone = Plan(0, ("m0",), (star(("m0",), "m0"),))
     ((_, end, _),) = train(tmp_path, LoscarOptions(share=0.5, delay=2), alone).values()
-    torch.testing.assert_close(end, flat(net), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(end, by_mean_gradient(STEPS, {"m0": 1.0}), atol=1e-6, rtol=1e-5)
 
 
 def test_what_is_taken_in_leaves_the_mean_of_all_members_where_it_was(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from testbed.schemes.training import RoundTraining
 from tests.sync.controller import job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import around, by_mean_gradient, flat, model, step
+from tests.sync.strategies.training import around, by_mean_gradient, flat, model, step, trained
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), codec="sparse")
@@ -38,21 +38,12 @@ def normal(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 def train(directory: Path, plan: Plan = PLAN, steps: int = STEPS, **options: Any) -> dict[str, torch.Tensor]:
     """Return each member's parameters at the end, which are all the same bits."""
-
-    def work(session: sync.Session) -> torch.Tensor:
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        training = RoundTraining(session, list(net.parameters()), 1.0)
-        with around(SparseLoCo(training, SparseLoCoOptions(**options)), optimizer):
-            for number in range(steps):
-                step(net, optimizer, session.name, number)
-        return flat(net)
-
-    directory.mkdir(exist_ok=True)
-    results = run(directory, plan, work, job(reproducible=True))
-    first = next(iter(results.values()))
-    assert all(torch.equal(first, other) for other in results.values())
-    return results
+    own = SparseLoCoOptions(**options)
+    results = trained(directory, plan, lambda its: SparseLoCo(its, own), steps, job(reproducible=True))
+    ends = {member: end for member, (_, end, _) in results.items()}
+    first = next(iter(ends.values()))
+    assert all(torch.equal(first, other) for other in ends.values())
+    return ends
 
 
 def by_hand(every: int, options: SparseLoCoOptions) -> torch.Tensor:
@@ -114,12 +105,9 @@ def test_uncompressed_with_one_step_of_sgd_it_is_the_mean_gradient(tmp_path: Pat
 
 @pytest.mark.local
 def test_one_member_uncompressed_is_its_optimizer(tmp_path: Path) -> None:
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for number in range(STEPS):
-        step(net, optimizer, "m0", number)
     alone = Plan(0, ("m0",), (star(("m0",), "m0"),), codec="sparse")
-    torch.testing.assert_close(train(tmp_path, alone, every=4, **ALL)["m0"], flat(net), atol=1e-6, rtol=1e-5)
+    expected = by_mean_gradient(STEPS, {"m0": 1.0})
+    torch.testing.assert_close(train(tmp_path, alone, every=4, **ALL)["m0"], expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.local

@@ -9,14 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from testbed import sync
 from testbed.plan import Plan
 from testbed.schemes.options import OuterOptions
 from testbed.schemes.sparta import Sparta, SpartaOptions, drawn
 from testbed.schemes.training import RoundTraining
 from tests.sync.plans import names, star
-from tests.sync.sessions import run
-from tests.sync.strategies.training import around, flat, model, step
+from tests.sync.strategies.training import flat, model, step, trained
 
 pytestmark = pytest.mark.local
 
@@ -27,18 +25,7 @@ STEPS = 6
 
 def train(directory: Path, **options: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor, int]]:
     """Return each member's parameters after its last step and at the end, and the number of rounds."""
-
-    def work(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor, int]:
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        training = RoundTraining(session, list(net.parameters()), 1.0)
-        with around(Sparta(training, SpartaOptions(**options)), optimizer):
-            for number in range(STEPS):
-                step(net, optimizer, session.name, number)
-            last = flat(net)
-        return last, flat(net), session.rounds
-
-    return run(directory, PLAN, work)
+    return trained(directory, PLAN, lambda its: Sparta(its, SpartaOptions(**options)), STEPS)
 
 
 def by_hand(share: float) -> dict[str, torch.Tensor]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from testbed import sync
+from testbed.plan import Plan
+from testbed.protocol import Job
+from testbed.schemes.training import RoundTraining
 from testbed.schemes.wrapped import OptimizerSteps
 from testbed.sync import Strategy
+from tests.sync.sessions import run
 
 FEATURES = 12
 
@@ -44,6 +50,27 @@ def around(strategy: Strategy, optimizer: torch.optim.Optimizer) -> Iterator[Str
     with OptimizerSteps(strategy, [optimizer]).counted():
         yield strategy
         strategy.settle()
+
+
+def trained(
+    directory: Path, plan: Plan, build: Callable[[RoundTraining], Strategy], steps: int, settings: Job | None = None
+) -> dict[str, tuple[torch.Tensor, torch.Tensor, int]]:
+    """Take steps of SGD by a strategy at every member.
+
+    Returns each member's parameters after its last step and at the end, and the number of rounds.
+    """
+
+    def work(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor, int]:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with around(build(RoundTraining(session, list(net.parameters()), 1.0)), optimizer):
+            for number in range(steps):
+                step(net, optimizer, session.name, number)
+            last = flat(net)
+        return last, flat(net), session.rounds
+
+    directory.mkdir(exist_ok=True)
+    return run(directory, plan, work, settings)
 
 
 def by_mean_gradient(steps: int, weights: Mapping[str, float]) -> torch.Tensor:
