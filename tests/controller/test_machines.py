@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,21 @@ def installed(folder: Path) -> str:
     return f"{folder}:{ROOT}"
 
 
+def controlled(stack: ExitStack, folder: Path, machine: Machine) -> tuple[ForkedProgram, dict[str, str]]:
+    """Start a controller on the machine. Returns its process, and the variables with which scripts train under it."""
+    words = ["--members", "w0,w1", "--listen", "0.0.0.0:7000", "--model-bytes", "500000"]
+    folders = ["--secrets", str(folder / "secrets"), "--out", str(folder / "run")]
+    served = machine.start(stack, "-m", "testbed.controller.standalone", *words, *folders)
+    until((folder / "run" / "admin.sock").exists)
+    return served, {
+        "PYTHONPATH": installed(folder),
+        "TESTBED_SCHEME": "diloco:every=32",
+        "TESTBED_CONTROLLER": f"tcp:{machine.address}:7000",
+        "TESTBED_MEMBER": "w{RANK}",
+        "TESTBED_TLS": f"{folder}/secrets/tls/w{{RANK}}",
+    }
+
+
 def train(machines: tuple[Machine, Machine], **variables: str) -> tuple[int, str, str]:
     """Both machines run the script; the bytes between them, what rank 0 printed, and what both said of the scheme."""
     before = sum(machine.received_bytes() for machine in machines)
@@ -113,18 +128,8 @@ def last_loss(printed: str) -> float:
 
 
 def test_one_controller_serves_one_training_after_the_other(tmp_path: Path, machines: tuple[Machine, Machine]) -> None:
-    words = ["--members", "w0,w1", "--listen", "0.0.0.0:7000", "--model-bytes", "500000"]
-    folders = ["--secrets", str(tmp_path / "secrets"), "--out", str(tmp_path / "run")]
     with ExitStack() as stack:
-        served = machines[0].start(stack, "-m", "testbed.controller.standalone", *words, *folders)
-        until((tmp_path / "run" / "admin.sock").exists)
-        environment: Mapping[str, str] = {
-            "PYTHONPATH": installed(tmp_path),
-            "TESTBED_SCHEME": "diloco:every=32",
-            "TESTBED_CONTROLLER": f"tcp:{machines[0].address}:7000",
-            "TESTBED_MEMBER": "w{RANK}",
-            "TESTBED_TLS": f"{tmp_path}/secrets/tls/w{{RANK}}",
-        }
+        served, environment = controlled(stack, tmp_path, machines[0])
         losses = [last_loss(train(machines, **environment)[1]) for _ in range(2)]
         until((tmp_path / "run" / "2" / "final.json").exists)
         served.terminate()
@@ -144,18 +149,8 @@ def test_a_script_trains_by_a_scheme_over_tls_with_a_twentieth_of_ddp_s_bytes(
     assert "TESTBED_SCHEME" not in said
     ddp_loss = last_loss(printed)
 
-    words = ["--members", "w0,w1", "--listen", "0.0.0.0:7000", "--model-bytes", "500000"]
-    folders = ["--secrets", str(tmp_path / "secrets"), "--out", str(tmp_path / "run")]
     with ExitStack() as stack:
-        served = machines[0].start(stack, "-m", "testbed.controller.standalone", *words, *folders)
-        until((tmp_path / "run" / "admin.sock").exists)
-        environment: Mapping[str, str] = {
-            "PYTHONPATH": installed(tmp_path),
-            "TESTBED_SCHEME": "diloco:every=32",
-            "TESTBED_CONTROLLER": f"tcp:{machines[0].address}:7000",
-            "TESTBED_MEMBER": "w{RANK}",
-            "TESTBED_TLS": f"{tmp_path}/secrets/tls/w{{RANK}}",
-        }
+        served, environment = controlled(stack, tmp_path, machines[0])
         scheme_bytes, printed, said = train(machines, **environment)
         served.terminate()
         assert served.wait(PATIENCE_S) == 0
