@@ -13,9 +13,6 @@ A row is a figure beside what is wanted of it:
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +26,7 @@ from benchmarks.support.made_run import MadeRun
 from benchmarks.support.options import Options
 from benchmarks.support.program import require_chromium, run_program
 from benchmarks.support.table import Table, progress, show
-from tests.page.browser import Browser, Tab
+from tests.page.browser import Browser, Tab, viewer_address
 
 LONG = MadeRun(sites=8, neighbours=4, seconds=7200)
 LARGE = MadeRun(sites=64, neighbours=8, seconds=240)
@@ -145,20 +142,13 @@ def _page(run: Path, browser: Browser) -> Iterator[tuple[Tab, Loading]]:
     tab = browser.tab()
     tab.resize(1280, 900)
     begin = time.monotonic()
-    command = [sys.executable, "-m", "testbed", "view", str(run)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer:
-        try:
-            assert viewer.stdout is not None
-            found = re.search(r"page: (\S+\.html)", viewer.stdout.readline())
-            assert found, "`testbed view` did not print where its page is"
-            said_s = time.monotonic() - begin
-            tab.open(f"file://{found[1]}")
-            tab.until("document.querySelector('#map .link') && document.getElementById('scrubber')?.value > 0")
-            tab.value(DRAWN)
-            yield tab, Loading(said_s, time.monotonic() - begin)
-            assert tab.errors == [], tab.errors
-        finally:
-            viewer.terminate()
+    with viewer_address(run) as address:
+        said_s = time.monotonic() - begin
+        tab.open(address)
+        tab.until("document.querySelector('#map .link') && document.getElementById('scrubber')?.value > 0")
+        tab.value(DRAWN)
+        yield tab, Loading(said_s, time.monotonic() - begin)
+        assert tab.errors == [], tab.errors
 
 
 def _scrub(tab: Tab) -> list[float]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -182,3 +185,17 @@ class Browser:
         self._sockets.close()
         self._process.wait(PATIENCE_S)
         self._profile.cleanup()
+
+
+@contextmanager
+def viewer_address(run: Path) -> Iterator[str]:
+    """Yield the address of the page that `testbed view` shows of a run."""
+    command = [sys.executable, "-m", "testbed", "view", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer:
+        try:
+            assert viewer.stdout is not None
+            found = re.search(r"page: (\S+\.html)", viewer.stdout.readline())
+            assert found, "the command did not say where its page is"
+            yield f"file://{found[1]}"
+        finally:
+            viewer.terminate()

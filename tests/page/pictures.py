@@ -13,16 +13,13 @@ from __future__ import annotations
 import argparse
 import base64
 import io
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
 
-from tests.page.browser import Browser, Tab
+from tests.page.browser import Browser, Tab, viewer_address
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -111,20 +108,6 @@ def save(shot: Image.Image, file: Path) -> Path:
     """Save a picture and return its file."""
     shot.save(file)
     return file
-
-
-@contextmanager
-def viewer_address(run: Path) -> Iterator[str]:
-    """Yield the address of the page that `testbed view` shows of a run."""
-    command = [sys.executable, "-m", "testbed", "view", str(run)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer:
-        try:
-            assert viewer.stdout is not None
-            found = re.search(r"page: (\S+\.html)", viewer.stdout.readline())
-            assert found, "the command did not say where its page is"
-            yield f"file://{found[1]}"
-        finally:
-            viewer.terminate()
 
 
 def open_page(browser: Browser, page: str, link: str, size: tuple[int, int], scheme: str) -> Tab:
