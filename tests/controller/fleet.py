@@ -142,7 +142,8 @@ class Fleet:
         self.epochs.append(epoch)
         seconds = CostModel(self.network).predict(plan).seconds
         started, finished = self.clock_s, self.clock_s + seconds
-        samples, arrivals = transfers(self.network, plan, self._random, started, self._take_probes())
+        probes = take_probes((member.probes for member in self.members.values()), self.probed)
+        samples, arrivals = transfers(self.network, plan, self._random, started, probes)
         for name, member in self.members.items():
             peers = tuple(sample for (source, _), sample in samples.items() if source == name)
             came = {source: trains for (source, target), trains in arrivals.items() if target == name}
@@ -163,11 +164,6 @@ class Fleet:
             await asyncio.sleep(0.01)
             await happens(lambda: not self._thinks())
 
-    def _take_probes(self) -> set[Pair]:
-        taken = take_probes(member.probes for member in self.members.values())
-        self.probed |= taken
-        return taken
-
     async def leave(self) -> None:
         """Say goodbye, and hang up once the controller has heard it: it closes the line, or stops the member.
 
@@ -185,12 +181,13 @@ class Fleet:
         await asyncio.gather(*self._listening, return_exceptions=True)
 
 
-def take_probes(asked: Iterable[set[Pair]]) -> set[Pair]:
-    """Return the probes that members were `asked` for, a set each, and empty these sets."""
+def take_probes(asked: Iterable[set[Pair]], probed: set[Pair]) -> set[Pair]:
+    """Return the probes that members were `asked` for, a set each, empty these sets, and add the probes to `probed`."""
     taken: set[Pair] = set()
     for probes in asked:
         taken |= probes
         probes.clear()
+    probed |= taken
     return taken
 
 

@@ -93,7 +93,8 @@ class SimulatedFleet(SimulatedController):
         plan = next(iter(self.members.values())).plans[epoch]
         self.epochs.append(epoch)
         started = self._queue.clocks.unix()
-        samples, arrivals = transfers(self.network, plan, self.chance, started, self._take_probes())
+        probes = take_probes((member.probes for member in self.members.values()), self.probed)
+        samples, arrivals = transfers(self.network, plan, self.chance, started, probes)
         self.pass_s(CostModel(self.network).predict(plan).seconds)
         for name in self._shuffled():
             peers = tuple(sample for (source, _), sample in samples.items() if source == name)
@@ -122,11 +123,6 @@ class SimulatedFleet(SimulatedController):
 
     def _shuffled(self) -> list[str]:
         return self.chance.sample(list(self.members), len(self.members))
-
-    def _take_probes(self) -> set[Pair]:
-        taken = take_probes(member.probes for member in self.members.values())
-        self.probed |= taken
-        return taken
 
     def _do(self, action: Action) -> None:
         match action:
