@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from testbed.emulation.links.probe import udp_socket
 from testbed.emulation.network.namespace import inside
 
 PORT = 7002
@@ -69,7 +70,7 @@ class Sending:
 @contextmanager
 def sending(source: Path, target: Path, address: str, pace: Pace) -> Iterator[Sending]:
     """Send from a namespace to another's address until the context is left."""
-    with inside(target, _datagrams) as into, inside(source, _datagrams) as out:
+    with inside(target, udp_socket) as into, inside(source, udp_socket) as out:
         into.bind(("0.0.0.0", PORT))
         out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, pace.payload)
         out.connect((address, PORT))
@@ -81,7 +82,3 @@ def sending(source: Path, target: Path, address: str, pace: Pace) -> Iterator[Se
         finally:
             flow.end()
             thread.join()
-
-
-def _datagrams() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

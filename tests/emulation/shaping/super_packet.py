@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
+from testbed.emulation.links.probe import udp_socket
 from testbed.emulation.network.namespace import inside
 from tests.emulation.shaping.path import PAYLOAD, TARGET, Path
 
@@ -15,7 +16,7 @@ PORT = 7001
 
 def super_packet(path: Path, frames: int) -> int:
     """Send `frames` full frames from the source as one packet, and return how many came to the target."""
-    with inside(path.namespace("target"), _datagrams) as into, inside(path.namespace("source"), _datagrams) as out:
+    with inside(path.namespace("target"), udp_socket) as into, inside(path.namespace("source"), udp_socket) as out:
         into.bind(("0.0.0.0", PORT))
         into.settimeout(10.0)
         out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, PAYLOAD)
@@ -25,7 +26,3 @@ def super_packet(path: Path, frames: int) -> int:
             while came < frames:
                 came += len(into.recv(2 * PAYLOAD)) == PAYLOAD
         return came
-
-
-def _datagrams() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
