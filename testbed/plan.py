@@ -349,11 +349,9 @@ class Plan:
         """Return whether a round is among all members."""
         return round_number % self.period == 0
 
-    def group_of(self, member: str, round_number: int) -> Group:
-        """Return the group with which `member` reduces in a round."""
-        if self.among_all(round_number):
-            return self.whole
-        return next(group for group in self.groups if member in group.members)
+    def groups_in(self, round_number: int) -> tuple[Group, ...]:
+        """Return the groups that reduce in a round, each by itself: every member is in one of them."""
+        return (self.whole,) if self.among_all(round_number) else self.groups
 
     def slices(self, elements: int) -> tuple[Slice, ...]:
         """Return the slices of `elements` over the trees of all members."""

@@ -180,12 +180,11 @@ def test_a_plan_of_version_1_without_codecs_is_read() -> None:
 
 @given(plans(), st.integers(1, 40))
 def test_every_round_is_over_trees_of_its_own_members(plan: Plan, number: int) -> None:
-    parties = {plan.group_of(member, number).members for member in plan.members}
-    assert sorted(member for party in parties for member in party) == sorted(plan.members)
-    assert plan.among_all(number) == (parties == {plan.members} and (number % plan.period == 0))
-    for member in plan.members:
-        party = plan.group_of(member, number)
-        assert member in party.members
+    parties = plan.groups_in(number)
+    assert sorted(member for party in parties for member in party.members) == sorted(plan.members)
+    whole = [party.members for party in parties] == [plan.members]
+    assert plan.among_all(number) == (whole and number % plan.period == 0)
+    for party in parties:
         assert all({source, target} <= set(party.members) for source, target, _ in party.edges())
 
 

@@ -41,7 +41,7 @@ def reduce(plan: Plan, number: int, inputs: Mapping[str, RoundInput]) -> Payload
         SyncError: The weights of a group add up to 0.
     """
     coded, plain = Counter[TreeEdge](), Counter[TreeEdge]()
-    for group in [plan.whole] if plan.among_all(number) else plan.groups:
+    for group in plan.groups_in(number):
         its = {name: inputs[name] for name in group.members}
         if _has_codecs(plan, group, its):
             CodedReduction(plan, group, its, coded, plain).run()

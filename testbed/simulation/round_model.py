@@ -61,7 +61,7 @@ def coded_payload(plan: Plan, number: int, elements: int) -> Payload:
     if plan.codec == PLAIN_CODEC and not plan.link_codecs:
         return Payload(4 * elements)
     coded: dict[TreeEdge, float] = {}
-    for group in [plan.whole] if plan.among_all(number) else plan.groups:
+    for group in plan.groups_in(number):
         for tree in group.trees:
             coded |= {(*pair, False): _fraction(plan, *pair) for pair in tree.reduce.items()}
             downs = [(parent, child) for child, parent in tree.broadcast.items()]

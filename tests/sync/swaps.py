@@ -84,7 +84,7 @@ class RoundChecker:
     def note(self, member: str, number: int, epoch: int, mean: torch.Tensor, lost: int, duplicated: int) -> None:
         """Check the result of a round at a member."""
         plan = self.plans[epoch]
-        group = plan.group_of(member, number).members
+        [group] = [its.members for its in plan.groups_in(number) if member in its.members]
         expected = sum(self._share(self.members.index(one), number) for one in group)
         sums = (mean.double() * len(group)).round()
         with self._changed:

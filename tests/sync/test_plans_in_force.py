@@ -52,7 +52,7 @@ def test_groups_reduce_among_themselves_but_for_every_period(tmp_path: Path, see
     results, _ = run(tmp_path, plan, work)
     for k in range(rounds):
         for member in plan.members:
-            group = plan.group_of(member, k + 1).members
+            [group] = [its.members for its in plan.groups_in(k + 1) if member in its.members]
             tensor, whole = results[member][k]  # type: ignore[index]
             expected = torch.stack([values(m, k, elements).double() for m in group]).mean(0)
             assert whole == plan.among_all(k + 1)

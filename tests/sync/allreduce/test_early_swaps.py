@@ -90,7 +90,8 @@ class World:
 
     def _complete(self, member: str, number: int) -> bool:
         epoch = self.used[number][member]
-        return set(self.plans[epoch].group_of(member, number).members) <= self.used[number].keys()
+        [group] = [group for group in self.plans[epoch].groups_in(number) if member in group.members]
+        return set(group.members) <= self.used[number].keys()
 
     def _end(self, member: str) -> None:
         trainee = self.at[member]
