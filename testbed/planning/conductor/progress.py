@@ -160,11 +160,6 @@ class StepWorth:
         variance = float(slope @ self.covariance @ slope)
         return sqrt(max(variance, 0.0))
 
-    @property
-    def horizon(self) -> float:
-        """The horizon h: the number of local steps in a round after which 1/e of a step's progress is left."""
-        return exp(self.values[_CURVE])
-
     def to_json(self) -> dict[str, float]:
         """Return plain values: the horizon, the factors of schemes and codecs with their spreads, and the loss now."""
         found = {}

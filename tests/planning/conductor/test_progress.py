@@ -70,7 +70,7 @@ def test_what_merging_undoes_shortens_the_horizon() -> None:
         for number in range(1, 9):
             history.add(LOCAL, 8 * number, 8, loss, loss - 0.2)
             loss -= 0.2 * kept
-        horizons.append(learn(history.stretches, SCHEMES).horizon)
+        horizons.append(learn(history.stretches, SCHEMES).to_json()["horizon"])
     assert horizons[1] < horizons[0] / 2
 
 
