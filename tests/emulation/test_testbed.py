@@ -336,19 +336,3 @@ def test_workers_are_containers_that_see_this_network_alone(line: Path) -> None:
         assert testbed.network["lima-w0"].pid != pid
         assert_answered(testbed, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
     assert left_of(name) == []
-
-
-@pytest.mark.system
-def test_what_a_killed_one_left_is_not_in_the_way(line: Path) -> None:
-    name = f"{MARK}-killed"
-    program = f"""
-import os, signal
-from testbed.emulation.testbed import Testbed
-Testbed({str(line)!r}, name={name!r}).__enter__()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    subprocess.run([sys.executable, "-c", program], check=False, timeout=PATIENCE_S)
-    assert left_of(name), "a killed one leaves its containers"
-    with Testbed(line, name=name) as testbed:
-        assert_answered(testbed, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
-    assert left_of(name) == []
