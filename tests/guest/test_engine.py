@@ -107,7 +107,7 @@ def experiment(tmp_path: Path, known_host: None) -> Path:
 def test_a_run_trains_over_netem_and_open_vswitch(client: docker.DockerClient, experiment: Path) -> None:
     with Running(experiment.parent, str(experiment)) as running:
         assert running.end() == 0, running.output
-    summary = json.loads((running.directory / "summary.json").read_text())
+    summary = running.summary
     manifest = json.loads((running.directory / "manifest.json").read_text())
     assert (manifest["backend"], manifest["switch"]) == ("netem", "openvswitch")
     assert summary["training"]["rounds"] == 4

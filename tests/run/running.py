@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import docker
 from docker.models.containers import Container
@@ -81,6 +83,11 @@ class Running:
     def directory(self) -> Path:
         """The run's directory."""
         return (self.folder / "runs" / "latest").resolve()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The summary that the run has written."""
+        return dict(json.loads((self.directory / "summary.json").read_text()))
 
     def __enter__(self) -> Running:
         return self

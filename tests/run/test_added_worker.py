@@ -51,7 +51,7 @@ def test_a_worker_that_is_added_takes_part_in_rounds(tmp_path: Path) -> None:
         client(name).change_link("quito->lima", {"rate": None})
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING
-    summary = json.loads((running.directory / "summary.json").read_text())
+    summary = running.summary
     manifest = json.loads((running.directory / "manifest.json").read_text())
     added = {"worker": ADDED, "site": "lima", "address": "10.0.1.3", "shard": 2, "shards": 3}
     assert manifest["added_workers"] == [added] and ADDED in manifest["limits"]["memory_bytes"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def test_a_member_that_dies_comes_back_and_nobody_waits(name: str, tmp_path: Pat
     with Running(tmp_path, f"experiments/{name}.yaml", *arguments, program=FORKED) as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING
-    summary = json.loads((running.directory / "summary.json").read_text())
+    summary = running.summary
     assert summary["training"]["identical_parameters"] is (True if name == "decoupled-diloco" else None)
     assert summary["training"]["rounds"] == 60
     assert summary["sync"]["samples_per_second"] > 0 and summary["sync"]["goodput"] > 0

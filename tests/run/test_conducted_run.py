@@ -41,7 +41,7 @@ def test_members_go_over_to_local_steps_together_and_end_alike(tmp_path: Path) -
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING
     assert interfaces() == before
-    summary = json.loads((running.directory / "summary.json").read_text())
+    summary = running.summary
     assert summary["training"]["identical_parameters"] is True
     # Of 60 steps; the first round has one, and how long the others are follows from how long this machine's took.
     assert 1 < summary["training"]["rounds"] < 60

@@ -50,7 +50,7 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
         client(name).change_link("paris->madrid", {"rate": None})
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING
-    summary = json.loads((running.directory / "summary.json").read_text())
+    summary = running.summary
     manifest = json.loads((running.directory / "manifest.json").read_text())
     assert summary["training"]["identical_parameters"]
     assert [(its["kind"], its["member"]) for its in manifest["membership_events"]] == [

@@ -39,7 +39,7 @@ def test_the_others_finish_when_two_die(tmp_path: Path) -> None:
     with Running(tmp_path, str(tmp_path / "two-die.yaml"), "--quiet", "--json", program=FORKED) as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING
-    summary = json.loads((running.directory / "summary.json").read_text())
+    summary = running.summary
     told = json.loads(running.lines[-1])
     assert (tmp_path / told.pop("directory")).resolve() == running.directory and told == summary
     gap = summary["sync"]["gap"]
@@ -64,7 +64,7 @@ def test_one_that_dies_comes_again_at_the_iteration_of_the_others(tmp_path: Path
         network.change_link("paris->madrid", {"delay": None})
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING
-    summary = json.loads((running.directory / "summary.json").read_text())
+    summary = running.summary
     [swap] = json.loads((running.directory / "final.json").read_text())["graph_swaps"]
     assert swap["joins"] == "london-w0" and 8 < swap["first"] < 80
     assert summary["sync"]["gap"]["violations"] == [] and summary["training"]["rounds"] == 80

@@ -84,10 +84,6 @@ def burners() -> Iterator[None]:
         yield
 
 
-def summary(running: Running) -> dict[str, Any]:
-    return dict(json.loads((running.directory / "summary.json").read_text()))
-
-
 def router(running: Running, interface: str) -> int:
     """A thread in the namespace of the router that has this interface."""
     for thread in Path(f"/proc/{running.process.pid}/task").iterdir():
@@ -120,7 +116,7 @@ def test_an_overloaded_host_a_stopped_replay_and_a_link_without_shaping_are_told
             code = running.end()
     assert code == 1, running.output
     assert running.left_behind == NOTHING
-    value = summary(running)
+    value = running.summary
     assert value["verdict"] == "suspect"
     reasons = "\n".join(value["reasons"])
     assert re.search(r"the host was starved of processor time in \d+% of the seconds", reasons)
@@ -142,7 +138,7 @@ def test_a_dead_relay_ends_the_run_and_it_is_said(tmp_path: Path) -> None:
             pytest.skip("the kernel shapes here; there is no relay that could die")
         os.kill(core_of(running.process.pid), signal.SIGKILL)
         assert running.end() == 1
-    value = summary(running)
+    value = running.summary
     assert value["verdict"] == "suspect"
     assert "the shaping core was ended by signal 9 (SIGKILL)" in value["reasons"][0]
     assert "the shaping core was ended by signal 9" in running.output

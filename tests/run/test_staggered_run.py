@@ -54,7 +54,7 @@ def test_all_end_with_the_same_parameters(tmp_path: Path) -> None:
     with Running(tmp_path, str(tmp_path / "staggered.yaml"), program=FORKED) as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING and interfaces() == before
-    summary = json.loads((running.directory / "summary.json").read_text())
+    summary = running.summary
     assert summary["training"]["identical_parameters"] is True
     assert summary["training"]["rounds"] == 14
     assert summary["sync"]["policy"] == "cpn" and summary["sync"]["strategy"] == "staggered"

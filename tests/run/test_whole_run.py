@@ -12,7 +12,6 @@ from contextlib import suppress
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
@@ -39,10 +38,6 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Running:
     return running
 
 
-def summary(running: Running) -> dict[str, Any]:
-    return dict(json.loads((running.directory / "summary.json").read_text()))
-
-
 #: What is said of an emulation that is right, on a machine that had no time for it: other tests run beside these, and
 #: other machines on the same processors. Links are slow and late then, never quick; `make smoke` wants none of it.
 LATE = re.compile(r"host was starved|steps took longer|: rate -|: round trip \+|: trace replayed .* late")
@@ -50,7 +45,7 @@ LATE = re.compile(r"host was starved|steps took longer|: rate -|: round trip \+|
 
 def assert_trusted(running: Running) -> None:
     """Trusted, or suspect because the machine was late and for no other reason."""
-    value = summary(running)
+    value = running.summary
     reasons = [reason for reason in value["reasons"] if not LATE.search(reason)]
     if any("trace replayed" in reason for reason in value["reasons"]):  # what falls late has been too high until then
         reasons = [reason for reason in reasons if ": rate +" not in reason]
@@ -59,7 +54,7 @@ def assert_trusted(running: Running) -> None:
 
 
 def test_the_summary_has_the_contracts_fields(smoke: Running) -> None:
-    value = summary(smoke)
+    value = smoke.summary
     assert value.keys() == {"format", "verdict", "reasons", "notes", "training", "sync", "swaps", "events", "links"}
     assert value["training"].keys() >= {"rounds", "final_loss", "final_accuracy", "wall_seconds"}
     assert value["sync"].keys() >= {
@@ -79,7 +74,7 @@ def test_the_summary_has_the_contracts_fields(smoke: Running) -> None:
 
 
 def test_it_learns_swaps_the_plan_and_the_network_and_loses_nothing(smoke: Running) -> None:
-    value = summary(smoke)
+    value = smoke.summary
     assert value["training"]["rounds"] == 44
     assert value["training"]["final_accuracy"] > 0.9
     kinds = [swap["kind"] for swap in value["swaps"]]
@@ -97,7 +92,7 @@ HELD_UP_MS = 20e3
 
 def test_a_plan_swap_pauses_less_than_a_round(smoke: Running) -> None:
     """Than a slow one, but for what other tests hold it up: benchmarks/swap.py measures it where nothing else runs."""
-    value = summary(smoke)
+    value = smoke.summary
     round_ms = 1e3 * value["sync"]["seconds_per_round"]["p95"]
     # Too early in a run there is nothing to compare with, and the pause is not known.
     pauses = [swap["pause_ms"] for swap in value["swaps"] if swap["kind"] == "plan" and swap["pause_ms"] is not None]
@@ -139,7 +134,7 @@ def test_what_it_measured_can_be_replayed(smoke: Running, tmp_path: Path) -> Non
     trace = tmp_path / "measured.csv"
     testbed("trace", "convert", "--run", smoke.directory, "--link", "paris->london", trace)
     rates = {row.time_s: row.rate_bps for row in read_trace(trace).trace.rows}
-    (changed_s,) = (event["at_s"] for event in summary(smoke)["events"] if event["kind"] == "change")
+    (changed_s,) = (event["at_s"] for event in smoke.summary["events"] if event["kind"] == "change")
     slow = [rate for at_s, rate in rates.items() if at_s > changed_s + 1 and rate is not None]
     assert slow, rates
     assert median(slow) == pytest.approx(4e6, rel=0.02)
@@ -271,7 +266,7 @@ def test_no_secret_of_a_run_is_in_its_directory_its_logs_or_the_list_of_processe
 @pytest.mark.timeout(600)
 def test_the_quickstart_comes_to_its_end(quickstart: Running) -> None:
     assert quickstart.process.wait(PATIENCE_S) == 0, quickstart.output
-    value = summary(quickstart)
+    value = quickstart.summary
     print(json.dumps({**value, "links": "…"}, indent=1))
     assert_trusted(quickstart)
     assert value["training"]["rounds"] == 60
