@@ -54,19 +54,16 @@ def client(tmp_path: Path) -> Iterator[ControllerClient]:
     assert not [path for path in (tmp_path / "run").rglob("*") if not path.is_dir()]
 
 
-def test_the_owner_reads_a_run_and_makes_requests(tmp_path: Path, client: ControllerClient) -> None:
-    async def scene() -> None:
-        fleet = Fleet(tmp_path / "run/control", mesh())
-        await fleet.join()
-        await fleet.run(3)
-        star = ForcePolicy(policy="star", options={"server": "d-w0"})
-        await asyncio.to_thread(client.do, star)
-        await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
-        await fleet.run(2)
-        await fleet.leave()
-
+async def test_the_owner_reads_a_run_and_makes_requests(tmp_path: Path, client: ControllerClient) -> None:
     assert client.status()["state"] == "waiting"
-    asyncio.run(scene())
+    fleet = Fleet(tmp_path / "run/control", mesh())
+    await fleet.join()
+    await fleet.run(3)
+    star = ForcePolicy(policy="star", options={"server": "d-w0"})
+    await asyncio.to_thread(client.do, star)
+    await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
+    await fleet.run(2)
+    await fleet.leave()
     status = client.status()
     assert status["state"] == "done" and status["round"] == 4 and status["epoch"] == 1
     assert client.plan().trees[0].root == "d-w0"

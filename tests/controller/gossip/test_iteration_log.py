@@ -85,55 +85,51 @@ def test_metrics_are_means_of_the_newest() -> None:
     assert (caught.value.rule, caught.value.member, caught.value.round) == ("order", "a", 2)
 
 
-def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str, ...] = ()) -> dict[str, object]:
+async def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str, ...] = ()) -> dict[str, object]:
     """Return the outcome that the controller writes at the end of a run with these reports."""
-
-    async def scenario() -> None:
-        view = mesh()
-        spec = spec_of(view, planning=None, graph=graph(view.names))
-        async with running(spec, tmp_path) as controller:
-            members = {name: await connect(tmp_path / "s", name) for name in view.names}
-            for member in members.values():
-                assert isinstance(await member.read(), Welcome)  # a death before all are there ends the run
-            for report, _ in reports:
-                members[report.member].send(report)
-            for name in dying:
-                members[name].writer.close()
-            for name, member in members.items():
-                if name not in dying:
-                    member.send(Goodbye(name, 3, metrics={"accuracy": 0.9}))
-            async with asyncio.timeout(PATIENCE_S):
-                await controller.finished.wait()
-            for member in members.values():
-                member.writer.close()
-
-    asyncio.run(scenario())
+    view = mesh()
+    spec = spec_of(view, planning=None, graph=graph(view.names))
+    async with running(spec, tmp_path) as controller:
+        members = {name: await connect(tmp_path / "s", name) for name in view.names}
+        for member in members.values():
+            assert isinstance(await member.read(), Welcome)  # a death before all are there ends the run
+        for report, _ in reports:
+            members[report.member].send(report)
+        for name in dying:
+            members[name].writer.close()
+        for name, member in members.items():
+            if name not in dying:
+                member.send(Goodbye(name, 3, metrics={"accuracy": 0.9}))
+        async with asyncio.timeout(PATIENCE_S):
+            await controller.finished.wait()
+        for member in members.values():
+            member.writer.close()
     return dict(json.loads((tmp_path / "out" / "final.json").read_text()))
 
 
 @pytest.mark.local
-def test_a_run_within_its_bounds_is_done(tmp_path: Path) -> None:
+async def test_a_run_within_its_bounds_is_done(tmp_path: Path) -> None:
     names = mesh().names
-    final = whole([entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3)], tmp_path)
+    final = await whole([entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3)], tmp_path)
     assert final["state"] == "done" and final["rounds"] == 3
     assert isinstance(final["gaps"], dict) and final["gaps"]["widest"] == 1 and final["gaps"]["violations"] == []
 
 
 @pytest.mark.local
-def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
+async def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
     names = mesh().names
     reports = [entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3) if name != names[2] or k == 1]
     reports[-1:] = [entered(names[-1], 3, 13.0)]
-    final = whole(reports, tmp_path)
+    final = await whole(reports, tmp_path)
     assert final["state"] == "failed"
     assert names[2] in str(final["failure"])
 
 
 @pytest.mark.local
-def test_a_bound_that_turns_out_broken_only_when_all_have_left_fails_the_run_too(tmp_path: Path) -> None:
+async def test_a_bound_that_turns_out_broken_only_when_all_have_left_fails_the_run_too(tmp_path: Path) -> None:
     names = mesh().names
     reports = [entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3) if name != names[2] or k == 1]
-    final = whole(reports, tmp_path)
+    final = await whole(reports, tmp_path)
     assert final["state"] == "failed" and names[2] in str(final["failure"])
 
 
@@ -155,17 +151,17 @@ def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways(
 
 
 @pytest.mark.local
-def test_the_others_finish_when_one_dies(tmp_path: Path) -> None:
+async def test_the_others_finish_when_one_dies(tmp_path: Path) -> None:
     names = mesh().names
-    final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1],))
+    final = await whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1],))
     assert final["state"] == "done"
     assert isinstance(final["gaps"], dict)
     assert [death["member"] for death in final["gaps"]["deaths"]] == [names[1]]
 
 
 @pytest.mark.local
-def test_a_run_whose_graph_falls_apart_says_why_it_cannot_go_on(tmp_path: Path) -> None:
+async def test_a_run_whose_graph_falls_apart_says_why_it_cannot_go_on(tmp_path: Path) -> None:
     names = mesh().names
-    final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1], names[3]))
+    final = await whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1], names[3]))
     assert final["state"] == "failed"
     assert names[1] in str(final["failure"]) or names[3] in str(final["failure"])
