@@ -94,14 +94,11 @@ def test_followers_get_a_snapshot_then_each_update_and_ask_for_what_they_lack(mo
     asyncio.run(asyncio.wait_for(follow(), PATIENCE_S))
 
 
-def test_a_slow_reader_sees_a_number_left_out() -> None:
-    async def read() -> None:
-        follower = Follower(lambda: None)
-        for number in range(1, MOST_WAITING + 10):
-            follower.offer(number, {}, Update({"links": {"a": number}}, {}))
-        numbers = [(await follower.next())["number"] for _ in range(MOST_WAITING)]
-        assert numbers == list(range(1, MOST_WAITING + 1))
-        follower.offer(MOST_WAITING + 10, {}, Update({"links": {"a": 0}}, {}))
-        assert (await follower.next())["number"] == MOST_WAITING + 10
-
-    asyncio.run(read())
+async def test_a_slow_reader_sees_a_number_left_out() -> None:
+    follower = Follower(lambda: None)
+    for number in range(1, MOST_WAITING + 10):
+        follower.offer(number, {}, Update({"links": {"a": number}}, {}))
+    numbers = [(await follower.next())["number"] for _ in range(MOST_WAITING)]
+    assert numbers == list(range(1, MOST_WAITING + 1))
+    follower.offer(MOST_WAITING + 10, {}, Update({"links": {"a": 0}}, {}))
+    assert (await follower.next())["number"] == MOST_WAITING + 10

@@ -66,36 +66,32 @@ async def enrolled(controller: ControllerService, name: str = NEW, view: View = 
     await enrol(controller, Newcomer(name=name, job=Job(ROUNDS)), view.members, view.links, view.routes)
 
 
-def test_a_member_more_is_known_to_all_others_by_a_key_of_its_own_and_counts(tmp_path: Path) -> None:
+async def test_a_member_more_is_known_to_all_others_by_a_key_of_its_own_and_counts(tmp_path: Path) -> None:
     means: dict[str, list[float]] = {}
     is_in = threading.Event()
     threads = {
         name: threading.Thread(target=member, args=(tmp_path / "s", name, float(place), means, is_in), daemon=True)
         for place, name in enumerate((*FIRST.names, NEW))
     }
-
-    async def scene() -> None:
-        jobs = dict.fromkeys(FIRST.names, Job(ROUNDS))
-        async with running(spec_of(FIRST, jobs=jobs, elastic=Elasticity(quorum=2)), tmp_path) as controller:
-            for name in FIRST.names:
-                threads[name].start()
-            await reaches(controller, lambda: bool(group_of(controller).rounds.complete))
-            with pytest.raises(NotEnrolled) as caught:
-                await enrolled(controller, "a-w0")
-            assert (caught.value.rule, caught.value.member) == ("member", "a-w0")
-            with pytest.raises(NotEnrolled) as caught:
-                await enrolled(controller, "e-w0")
-            assert (caught.value.rule, caught.value.member) == ("spec", "e-w0")
-            await enrolled(controller)
-            assert set(controller.status()["members"]) == set(WHOLE.names)
-            threads[NEW].start()
-            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
-            assert controller.state == "done", controller.failure
-            assert [(event.kind, event.member) for event in controller.coordinator.events] == [("came", NEW)]
-            for thread in threads.values():
-                await asyncio.to_thread(thread.join, PATIENCE_S)
-
-    asyncio.run(scene())
+    jobs = dict.fromkeys(FIRST.names, Job(ROUNDS))
+    async with running(spec_of(FIRST, jobs=jobs, elastic=Elasticity(quorum=2)), tmp_path) as controller:
+        for name in FIRST.names:
+            threads[name].start()
+        await reaches(controller, lambda: bool(group_of(controller).rounds.complete))
+        with pytest.raises(NotEnrolled) as caught:
+            await enrolled(controller, "a-w0")
+        assert (caught.value.rule, caught.value.member) == ("member", "a-w0")
+        with pytest.raises(NotEnrolled) as caught:
+            await enrolled(controller, "e-w0")
+        assert (caught.value.rule, caught.value.member) == ("spec", "e-w0")
+        await enrolled(controller)
+        assert set(controller.status()["members"]) == set(WHOLE.names)
+        threads[NEW].start()
+        await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
+        assert controller.state == "done", controller.failure
+        assert [(event.kind, event.member) for event in controller.coordinator.events] == [("came", NEW)]
+        for thread in threads.values():
+            await asyncio.to_thread(thread.join, PATIENCE_S)
     own = means.pop(NEW)
     assert own == [2.0] * len(own) and 0 < len(own) < ROUNDS  # the mean of 0, 1, 2, 3 and 4
     for others in means.values():
@@ -110,25 +106,19 @@ def test_a_member_more_is_known_to_all_others_by_a_key_of_its_own_and_counts(tmp
         ({"elastic": Elasticity(quorum=2)}, "not-running"),
     ],
 )
-def test_runs_that_take_nobody_say_what_to_do_instead(tmp_path: Path, changes: dict[str, Any], rule: str) -> None:
-    async def scene() -> None:
-        async with running(spec_of(FIRST, **changes), tmp_path) as controller:
-            with pytest.raises(NotEnrolled) as caught:
-                await enrolled(controller)
-            assert caught.value.rule == rule
-            assert NEW not in controller.status()["members"] and not (tmp_path / "s" / NEW).exists()
-
-    asyncio.run(scene())
-
-
-def test_where_secrets_were_handed_out_nobody_is_added(tmp_path: Path) -> None:
-    async def scene() -> None:
-        spec = spec_of(FIRST, elastic=Elasticity(quorum=2))
-        controller = ControllerService(spec, tmp_path / "s", tmp_path / "out", TcpEndpoint("127.0.0.1", 0))
-        await controller.start()
+async def test_runs_that_take_nobody_say_what_to_do_instead(tmp_path: Path, changes: dict[str, Any], rule: str) -> None:
+    async with running(spec_of(FIRST, **changes), tmp_path) as controller:
         with pytest.raises(NotEnrolled) as caught:
             await enrolled(controller)
-        assert caught.value.rule == "secrets"
-        await controller.close()
+        assert caught.value.rule == rule
+        assert NEW not in controller.status()["members"] and not (tmp_path / "s" / NEW).exists()
 
-    asyncio.run(scene())
+
+async def test_where_secrets_were_handed_out_nobody_is_added(tmp_path: Path) -> None:
+    spec = spec_of(FIRST, elastic=Elasticity(quorum=2))
+    controller = ControllerService(spec, tmp_path / "s", tmp_path / "out", TcpEndpoint("127.0.0.1", 0))
+    await controller.start()
+    with pytest.raises(NotEnrolled) as caught:
+        await enrolled(controller)
+    assert caught.value.rule == "secrets"
+    await controller.close()

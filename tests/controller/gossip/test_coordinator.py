@@ -121,34 +121,30 @@ class Runner(threading.Thread):
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Path, silent: bool) -> None:
-    async def scene() -> list[Runner]:
-        async with running(hop_spec(), tmp_path) as controller:
-            came: list[Runner] = []
-            members = [
-                Runner(
-                    tmp_path / "s",
-                    name,
-                    1.0,
-                    crash=20 if name == DIES else None,
-                    silent=silent,
-                    came=lambda: any(its.entered for its in came),
-                )
-                for name in VIEW.names
-            ]
-            await reaches(controller, lambda: bool(controller.status()["membership_events"]))
-            came.append(Runner(tmp_path / "s", DIES, 0.0))
-            members += came
-            await reaches(controller, lambda: controller.state == "done")
-            for member in members:
-                await asyncio.to_thread(member.join, PATIENCE_S)
-            return members
-
-    *_, again = members = asyncio.run(scene())
+async def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Path, silent: bool) -> None:
+    async with running(hop_spec(), tmp_path) as controller:
+        came: list[Runner] = []
+        members = [
+            Runner(
+                tmp_path / "s",
+                name,
+                1.0,
+                crash=20 if name == DIES else None,
+                silent=silent,
+                came=lambda: any(its.entered for its in came),
+            )
+            for name in VIEW.names
+        ]
+        await reaches(controller, lambda: bool(controller.status()["membership_events"]))
+        came.append(Runner(tmp_path / "s", DIES, 0.0))
+        members += came
+        await reaches(controller, lambda: controller.state == "done")
+        for member in members:
+            await asyncio.to_thread(member.join, PATIENCE_S)
     final = json.loads((tmp_path / "out" / "final.json").read_text())
     assert [(its["kind"], its["member"]) for its in final["membership_events"]] == [("left", DIES), ("came", DIES)]
     [swap] = final["graph_swaps"]
-    assert swap["joins"] == DIES and again.entered[0] == swap["first"] > 20
+    assert swap["joins"] == DIES and came[0].entered[0] == swap["first"] > 20
     assert final["gaps"]["violations"] == [] and final["rounds"] == ROUNDS
     assert {pair["since"] for pair in final["gaps"]["pairs"]} == {0, swap["first"]}
     # It begins with what its neighbours have, and what it brought counts nowhere.
@@ -156,82 +152,67 @@ def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Pa
     assert sum(its.result is not None for its in members) == len(VIEW.names)
 
 
-def test_a_member_that_joins_at_the_end_of_training_is_told_so(tmp_path: Path) -> None:
-    async def scene() -> Runner:
-        async with running(hop_spec(), tmp_path) as controller:
-            members = [
-                Runner(tmp_path / "s", name, 1.0, crash=ROUNDS - 3 if name == DIES else None) for name in VIEW.names
-            ]
-            await reaches(controller, lambda: bool(controller.status()["membership_events"]))
-            while not any(ROUNDS - 3 in member.entered for member in members if member.name != DIES):
-                await asyncio.sleep(0.005)  # until then it could still take part
-            members.append(Runner(tmp_path / "s", DIES, 0.0))
-            await reaches(controller, lambda: controller.state == "done")
-            for member in members:
-                await asyncio.to_thread(member.join, PATIENCE_S)
-            return members[-1]
-
-    late = asyncio.run(scene())
-    assert isinstance(late.error, Stopped) and not late.error.again
+async def test_a_member_that_joins_at_the_end_of_training_is_told_so(tmp_path: Path) -> None:
+    async with running(hop_spec(), tmp_path) as controller:
+        members = [Runner(tmp_path / "s", name, 1.0, crash=ROUNDS - 3 if name == DIES else None) for name in VIEW.names]
+        await reaches(controller, lambda: bool(controller.status()["membership_events"]))
+        while not any(ROUNDS - 3 in member.entered for member in members if member.name != DIES):
+            await asyncio.sleep(0.005)  # until then it could still take part
+        members.append(Runner(tmp_path / "s", DIES, 0.0))
+        await reaches(controller, lambda: controller.state == "done")
+        for member in members:
+            await asyncio.to_thread(member.join, PATIENCE_S)
+    late = members[-1].error
+    assert isinstance(late, Stopped) and not late.again
 
 
-def test_a_member_that_said_goodbye_keeps_the_channel_until_the_controller_closes_it(tmp_path: Path) -> None:
+async def test_a_member_that_said_goodbye_keeps_the_channel_until_the_controller_closes_it(tmp_path: Path) -> None:
     """Else a message on its way to the member fails, and the goodbye is lost unread with the connection."""
+    async with running(hop_spec(), tmp_path) as controller:
+        members = [Runner(tmp_path / "s", name, 1.0) for name in VIEW.names]
+        received, failed = controller.received, []
 
-    async def scene() -> None:
-        async with running(hop_spec(), tmp_path) as controller:
-            members = [Runner(tmp_path / "s", name, 1.0) for name in VIEW.names]
-            received, failed = controller.received, []
+        def send_first(message: ControlMessage) -> None:
+            if isinstance(message, Goodbye):
+                connection = controller.server._connections[message.member]
+                connection.send(AbortGraph())
+                failed.append(connection._writer.transport.is_closing())
+            received(message)
 
-            def send_first(message: ControlMessage) -> None:
-                if isinstance(message, Goodbye):
-                    connection = controller.server._connections[message.member]
-                    connection.send(AbortGraph())
-                    failed.append(connection._writer.transport.is_closing())
-                received(message)
-
-            controller.received = send_first  # type: ignore[method-assign]
-            await reaches(controller, lambda: controller.state == "done")
-            for member in members:
-                await asyncio.to_thread(member.join, PATIENCE_S)
-            assert failed == [False] * len(members)
-
-    asyncio.run(scene())
+        controller.received = send_first  # type: ignore[method-assign]
+        await reaches(controller, lambda: controller.state == "done")
+        for member in members:
+            await asyncio.to_thread(member.join, PATIENCE_S)
+        assert failed == [False] * len(members)
 
 
-def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with running(hop_spec(), tmp_path) as controller:
-            members = [await connect(tmp_path / "s", name) for name in VIEW.names]
-            for member in members:
-                welcome = await member.read()
-                assert isinstance(welcome, Welcome) and welcome.plan == {} and tuple(welcome.roster) == VIEW.names
-            controller.change_network(VIEW.links, VIEW.routes)
-            with pytest.raises(NotForMembers) as caught:
-                controller.do(ForcePolicy(policy="star"))
-            assert caught.value.given == "ForcePolicy"
-            status = controller.status()
-            assert status["plan"] is None and status["policy"] is None and status["swaps"] == []
-            for member in members:
-                member.send(Goodbye(member.name, ROUNDS))
-            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
-            for member in members:
-                member.writer.close()
-
-    asyncio.run(scene())
+async def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
+    async with running(hop_spec(), tmp_path) as controller:
+        members = [await connect(tmp_path / "s", name) for name in VIEW.names]
+        for member in members:
+            welcome = await member.read()
+            assert isinstance(welcome, Welcome) and welcome.plan == {} and tuple(welcome.roster) == VIEW.names
+        controller.change_network(VIEW.links, VIEW.routes)
+        with pytest.raises(NotForMembers) as caught:
+            controller.do(ForcePolicy(policy="star"))
+        assert caught.value.given == "ForcePolicy"
+        status = controller.status()
+        assert status["plan"] is None and status["policy"] is None and status["swaps"] == []
+        for member in members:
+            member.send(Goodbye(member.name, ROUNDS))
+        await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
+        for member in members:
+            member.writer.close()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"rounds.jsonl", "arrivals.jsonl", "final.json"}
 
 
-def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> None:
-    async def scene() -> str:
-        async with running(hop_spec().model_copy(update={"elastic": Elasticity(quorum=5)}), tmp_path) as controller:
-            members = [Runner(tmp_path / "s", name, 1.0, crash=5 if name == DIES else None) for name in VIEW.names]
-            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
-            for member in members:
-                await asyncio.to_thread(member.join, PATIENCE_S)
-            return controller.failure
-
-    assert "4 members" in asyncio.run(scene())
+async def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> None:
+    async with running(hop_spec().model_copy(update={"elastic": Elasticity(quorum=5)}), tmp_path) as controller:
+        members = [Runner(tmp_path / "s", name, 1.0, crash=5 if name == DIES else None) for name in VIEW.names]
+        await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
+        for member in members:
+            await asyncio.to_thread(member.join, PATIENCE_S)
+        assert "4 members" in controller.failure
 
 
 def hello(name: str) -> Hello:

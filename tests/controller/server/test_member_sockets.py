@@ -26,17 +26,15 @@ except PermissionError:
 
 
 @pytest.mark.tour
-def test_another_user_of_the_machine_is_kept_out() -> None:
+async def test_another_user_of_the_machine_is_kept_out() -> None:
     def knock(path: Path) -> str:
         command = [str(Path(sys.executable).resolve()), "-c", KNOCKS, str(path)]
         return subprocess.run(command, user=65534, group=65534, capture_output=True, text=True, check=True).stdout
 
-    async def scene(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="sockets-") as name:
+        folder = Path(name)
         folder.chmod(0o755)
         async with running(spec_of(mesh()), folder):
             assert await asyncio.to_thread(knock, folder / "s/a-w0/control.sock") == "kept out\n"
             (folder / "s").chmod(0o755)  # as where a member's own folder is mounted
             assert await asyncio.to_thread(knock, folder / "s/a-w0/control.sock") == "let in\n"
-
-    with tempfile.TemporaryDirectory(prefix="sockets-") as folder:
-        asyncio.run(scene(Path(folder)))
