@@ -8,6 +8,8 @@ import pytest
 
 from tests.numbers import lost, numbers, prose, tree
 
+pytestmark = pytest.mark.pure
+
 NUMBERS = (
     ("a fork costs 3.2 ms, a line 12 µs", [("3.2", "ms"), ("12", "µs")]),
     ("7 to 21 ms late", [("7", "ms"), ("21", "ms")]),
@@ -31,13 +33,11 @@ KEPT = {
 }
 
 
-@pytest.mark.pure
 @pytest.mark.parametrize(("text", "expected"), NUMBERS)
 def test_a_number_is_read_with_its_unit_or_the_next_word(text: str, expected: list[tuple[str, str]]) -> None:
     assert [*numbers(text)] == expected
 
 
-@pytest.mark.pure
 def test_comments_and_docstrings_are_read_and_code_is_not() -> None:
     assert [*prose("a.py", SOURCE)] == [
         "Holds 26 links at 40 Mbit/s.",
@@ -47,7 +47,6 @@ def test_comments_and_docstrings_are_read_and_code_is_not() -> None:
     assert [*prose("a.sh", "# 3 s\n# more\nx=4 # 5 ms\n")] == ["# 3 s\n# more\n", "# 5 ms\n"]
 
 
-@pytest.mark.pure
 def test_a_lost_number_is_named_with_its_file_and_sentence() -> None:
     after = {"testbed/b.py": '"""Hold 26 links."""\nSIZE_MB = 216'}
     assert [*lost({"testbed/a.py": SOURCE}, after)] == [
@@ -56,13 +55,11 @@ def test_a_lost_number_is_named_with_its_file_and_sentence() -> None:
     ]
 
 
-@pytest.mark.pure
 @pytest.mark.parametrize("name", KEPT)
 def test_a_number_with_its_unit_is_kept_by_any_file(name: str) -> None:
     assert [*lost({"testbed/a.py": "# it took 14 s"}, {name: KEPT[name]})] == []
 
 
-@pytest.mark.pure
 @pytest.mark.parametrize(
     ("name", "text", "kept"),
     [
@@ -77,13 +74,11 @@ def test_a_number_and_its_unit_may_stand_on_two_lines_of_prose(name: str, text: 
     assert ([*lost({"testbed/a.py": "# it took 14 s"}, {name: text})] == []) == kept
 
 
-@pytest.mark.pure
 def test_a_number_of_three_digits_is_kept_without_its_unit_and_a_shorter_one_is_not() -> None:
     before = {"testbed/a.py": "# port 4789 here, 14 s"}
     assert [number for _, number, _ in lost(before, {"testbed/b.py": "PORT = 4789; LIMIT = 14"})] == ["14 s"]
 
 
-@pytest.mark.pure
 def test_the_pages_are_read_for_kept_numbers_and_vendored_libraries_for_none(tmp_path: Path) -> None:
     for name in ("testbed/a.py", "testbed/vendor/b.js", "docs/c.md", "docs/d.png", "README.md", "tests/e.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -28,8 +28,9 @@ from tests.controller.runs import ROUNDS, group_of, mesh, plan_of, planner_of, r
 from tests.planning.networks import sites, view_of
 from tests.waiting import PATIENCE_S, happens
 
+pytestmark = pytest.mark.local
 
-@pytest.mark.local
+
 async def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -53,7 +54,6 @@ async def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
     assert later and all(decision["last"] == 0 and decision["estimates"] for decision in later)
 
 
-@pytest.mark.local
 async def test_what_was_known_of_links_is_kept_each_round(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (_, fleet):
@@ -65,7 +65,6 @@ async def test_what_was_known_of_links_is_kept_each_round(tmp_path: Path) -> Non
         assert estimate["low_bps"] < estimate["rate_bps"] < estimate["high_bps"], link
 
 
-@pytest.mark.local
 async def test_a_declared_view_is_not_corrected(tmp_path: Path) -> None:
     view = replace(mesh(), knowledge="declared")
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -76,7 +75,6 @@ async def test_a_declared_view_is_not_corrected(tmp_path: Path) -> None:
         assert controller.status()["estimates"]  # measured and shown all the same
 
 
-@pytest.mark.local
 async def test_a_link_that_goes_down_makes_it_swap_at_once(tmp_path: Path) -> None:
     view = mesh()
     spec = spec_of(view, period_s=3600.0, dwell_rounds=100)
@@ -97,7 +95,6 @@ def full_graph() -> nx.Graph:
     return sites(*[(*name.split("_"), rate) for name, rate in rates.items()], delay=0.02)
 
 
-@pytest.mark.local
 async def test_a_network_in_two_parts_keeps_the_plan_and_says_so(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, _):
@@ -112,7 +109,6 @@ async def test_a_network_in_two_parts_keeps_the_plan_and_says_so(tmp_path: Path)
         assert not decision["adopted"] and "connect" in decision["why"] and decision["bound_s"] is None
 
 
-@pytest.mark.local
 async def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -125,7 +121,6 @@ async def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
         assert fleet.epochs[-1] == 1
 
 
-@pytest.mark.local
 async def test_a_given_plan_comes_into_force_and_one_of_other_members_is_refused(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -144,7 +139,6 @@ async def test_a_given_plan_comes_into_force_and_one_of_other_members_is_refused
         assert again.plan(view).trees == written.trees, "what was decided can be made again from its record"
 
 
-@pytest.mark.local
 async def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -157,7 +151,6 @@ async def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> 
         assert plan_of(controller).epoch == 2
 
 
-@pytest.mark.local
 async def test_a_forced_plan_is_not_forgotten_for_a_change_of_the_network(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
@@ -186,7 +179,6 @@ class Slow:
         return make_policy("mst").proposals(view, last)
 
 
-@pytest.mark.local
 async def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
@@ -205,7 +197,6 @@ async def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Pat
         assert [swap.plan.epoch for swap in swaps_of(controller)] == [1] and controller.state == "running"
 
 
-@pytest.mark.local
 async def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -226,7 +217,6 @@ async def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: 
     assert not dropped[0]["adopted"] and dropped[0]["epoch"] is None
 
 
-@pytest.mark.local
 async def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
@@ -242,7 +232,6 @@ async def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) 
         assert plan_of(controller).trees[0].root == "c-w0"
 
 
-@pytest.mark.local
 async def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +252,6 @@ async def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
         assert plan_of(controller).epoch == 1 == swaps_of(controller)[0].plan.epoch
 
 
-@pytest.mark.local
 async def test_a_member_s_death_fails_the_run_and_stops_the_others(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -275,7 +263,6 @@ async def test_a_member_s_death_fails_the_run_and_stops_the_others(tmp_path: Pat
         assert controller.failure == "b-w0: its connection ended before its goodbye" == others[0].stopped
 
 
-@pytest.mark.local
 async def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -284,7 +271,6 @@ async def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
         assert controller.failure == "b-w0: out of memory"
 
 
-@pytest.mark.local
 @pytest.mark.parametrize(("name", "says"), [("x-w0", "'x-w0' is not a member"), ("b-w0", "certificate of 'a-w0'")])
 async def test_a_hello_at_another_member_s_socket_is_refused_with_the_reason(
     tmp_path: Path, name: str, says: str
@@ -297,7 +283,6 @@ async def test_a_hello_at_another_member_s_socket_is_refused_with_the_reason(
         stranger.writer.close()
 
 
-@pytest.mark.local
 async def test_a_member_that_comes_to_a_restarted_controller_before_the_others_joins_them(tmp_path: Path) -> None:
     view = mesh()
     names, comer = view.names[:-1], view.names[-1]
@@ -317,7 +302,6 @@ async def test_a_member_that_comes_to_a_restarted_controller_before_the_others_j
         assert plan_of(controller) == plan and controller.state == "running"
 
 
-@pytest.mark.local
 async def test_a_hello_as_another_member_does_not_evict_it_from_an_elastic_run(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view, elastic=Elasticity(quorum=2)), tmp_path, view) as (controller, fleet):
@@ -331,7 +315,6 @@ async def test_a_hello_as_another_member_does_not_evict_it_from_an_elastic_run(t
         impostor.writer.close()
 
 
-@pytest.mark.local
 async def test_no_other_user_comes_to_a_member_s_socket(tmp_path: Path) -> None:
     """The folder above keeps others out; a container, whose program may be another user, has the inner one mounted."""
     sockets = tmp_path / "s"
@@ -342,7 +325,6 @@ async def test_no_other_user_comes_to_a_member_s_socket(tmp_path: Path) -> None:
             assert stat.filemode((sockets / name / "control.sock").stat().st_mode) == "srw-rw-rw-"
 
 
-@pytest.mark.local
 async def test_members_sockets_may_lie_deeper_than_an_address_is_long(tmp_path: Path) -> None:
     deep = tmp_path / ("a-run-with-a-long-name-" * 5)
     async with running(spec_of(mesh()), deep):
@@ -350,7 +332,6 @@ async def test_members_sockets_may_lie_deeper_than_an_address_is_long(tmp_path: 
         assert (deep / "s/a-w0/control.sock").is_socket()
 
 
-@pytest.mark.local
 async def test_a_member_that_is_there_already_is_refused(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -362,7 +343,6 @@ async def test_a_member_that_is_there_already_is_refused(tmp_path: Path) -> None
         double.writer.close()
 
 
-@pytest.mark.local
 @pytest.mark.parametrize("line", [b"garbage\n", b'{"kind":"held","member":"a-w0","epoch":0}\n', b"{}\n", b"cut short"])
 async def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: bytes) -> None:
     async with running(spec_of(mesh()), tmp_path) as controller:
@@ -375,7 +355,6 @@ async def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, li
         assert controller.state == "waiting"
 
 
-@pytest.mark.local
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -393,7 +372,6 @@ async def test_garbage_from_a_member_fails_the_run(tmp_path: Path, line: bytes, 
         assert controller.failure.startswith("a-w0: ") and says in controller.failure
 
 
-@pytest.mark.local
 async def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -403,7 +381,6 @@ async def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
         assert "twice" in controller.failure
 
 
-@pytest.mark.local
 async def test_a_member_that_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) -> None:
     async with running(spec_of(mesh()), tmp_path) as controller:
         member = await connect(tmp_path / "s", "a-w0")
@@ -418,7 +395,6 @@ async def test_a_member_that_waits_for_the_others_is_told_why_it_ends(tmp_path: 
         member.writer.close()
 
 
-@pytest.mark.local
 @pytest.mark.parametrize(("joined", "state", "failure"), [(1, "waiting", ""), (5, "failed", STOPPED)])
 async def test_a_controller_that_is_stopped_fails_a_training_that_has_begun_and_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, joined: int, state: str, failure: str
@@ -442,7 +418,6 @@ async def test_a_controller_that_is_stopped_fails_a_training_that_has_begun_and_
     assert [record.levelname for record in ends] == ["ERROR" if failure else "INFO"]
 
 
-@pytest.mark.local
 async def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> None:
     view = view_of(sites(("a", "b", 10)), {})
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -453,7 +428,6 @@ async def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> N
     assert all(record["metrics"] == {"loss": None} for record in read_records(tmp_path / "out/rounds.jsonl"))
 
 
-@pytest.mark.local
 async def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tmp_path: Path) -> None:
     view = mesh()
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
@@ -468,7 +442,6 @@ async def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tm
         assert "`ulimit -f`" in controller.failure
 
 
-@pytest.mark.local
 async def test_a_disk_that_takes_no_more_when_a_plan_is_judged_is_no_mistake_of_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

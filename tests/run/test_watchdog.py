@@ -25,6 +25,8 @@ from testbed.spec.experiment import Experiment
 from tests.controller.runs import mesh, spec_of
 from tests.waiting import stop
 
+pytestmark = pytest.mark.local
+
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
@@ -77,7 +79,6 @@ def answering_errors(path: Path) -> Iterator[None]:
             thread.join()
 
 
-@pytest.mark.local
 def test_a_controller_that_answers_with_errors_ends_the_run(
     controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +93,6 @@ def test_a_controller_that_answers_with_errors_ends_the_run(
     assert "KeyError" in why
 
 
-@pytest.mark.local
 def test_a_controller_that_stands_still_ends_the_run(
     controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +123,6 @@ class Saying:
         """All is well."""
 
 
-@pytest.mark.local
 def test_members_that_report_nothing_new_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "longest_quiet_s", lambda _: 0.0)
     saying = Saying(state="running", round=7, joined=["a-w0", "b-w0"], left=["a-w0"])
@@ -137,7 +136,6 @@ def test_members_that_report_nothing_new_end_the_run(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("state", ["waiting", "done", "failed"])
-@pytest.mark.local
 def test_a_member_that_does_not_train_need_not_come_further(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +144,6 @@ def test_a_member_that_does_not_train_need_not_come_further(
     assert [dog.status() for _ in range(3)][-1] is not None
 
 
-@pytest.mark.local
 def test_how_long_they_may_be_quiet_follows_from_the_experiment() -> None:
     assert longest_quiet_s(smoke()) == 2 * 120 + 10, "the round timeout of members, and a step"
     slow = smoke(compute_slowdown="{factor: 50, probability: 0.1}", compute_stragglers="{paris-w0: 2}")
@@ -159,7 +156,6 @@ def test_how_long_they_may_be_quiet_follows_from_the_experiment() -> None:
 # The host -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.local
 def test_an_engine_that_does_not_answer_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     monkeypatch.setattr(watchdog, "ASK_S", 0.01)
@@ -169,7 +165,6 @@ def test_an_engine_that_does_not_answer_ends_the_run(tmp_path: Path, monkeypatch
     assert f"unix://{tmp_path}/docker.sock" in why
 
 
-@pytest.mark.local
 def test_an_engine_that_cannot_be_asked_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -181,20 +176,17 @@ def test_an_engine_that_cannot_be_asked_ends_the_run(tmp_path: Path, monkeypatch
         assert os.strerror(errno.EMFILE) in failure_of(dog)
 
 
-@pytest.mark.local
 def test_an_engine_may_be_silent_for_a_short_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     assert EngineWatch().failure is None
 
 
-@pytest.mark.local
 def test_a_disk_without_room_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "LEAST_FREE_BYTES", 1 << 60)
     dog = Watchdog(smoke(), Saying(state="running"), tmp_path)  # type: ignore[arg-type]
     assert str(tmp_path) in failure_of(dog)
 
 
-@pytest.mark.local
 def test_a_directory_that_is_removed_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     dog = Watchdog(smoke(), Saying(state="running"), tmp_path / "run")  # type: ignore[arg-type]
@@ -204,7 +196,6 @@ def test_a_directory_that_is_removed_ends_the_run(tmp_path: Path) -> None:
         dog.check_host()
 
 
-@pytest.mark.local
 def test_another_part_that_breaks_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     reasons: list[str | None] = [None]
     dog = Watchdog(smoke(), Saying(state="running"), tmp_path, lambda: reasons[0])  # type: ignore[arg-type]

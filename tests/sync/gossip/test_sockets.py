@@ -28,6 +28,8 @@ from tests.sync.gossip.loopback import Gate, Node, no_change, start
 from tests.sync.gossip.quadratic import Quadratics
 from tests.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.local
+
 MEMBERS = tuple(f"w{index}" for index in range(6))
 
 
@@ -55,7 +57,6 @@ def of(
     return step_of
 
 
-@pytest.mark.local
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("rules", [HopRules(), HopRules(max_ig=2), HopRules(notify_ack=True, parallel=True)])
 def test_modes_that_wait_for_all_average_as_the_matrix_does(rules: HopRules, streams: int) -> None:
@@ -74,7 +75,6 @@ def test_modes_that_wait_for_all_average_as_the_matrix_does(rules: HopRules, str
         assert torch.allclose(member.parameters, expected[name], atol=1e-5)
 
 
-@pytest.mark.local
 def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None:
     graph, rules = ring(MEMBERS[:4]), HopRules(max_ig=1, backup=1)
     monitor = GapMonitor(graph.members, gap_bounds(graph, max_ig=1, backup=1))
@@ -105,7 +105,6 @@ def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None
     assert any(violation.ahead == "w0" for violation in violations)
 
 
-@pytest.mark.local
 def test_a_model_of_many_frames_arrives_whole_and_tokens_overtake_it() -> None:
     graph, elements = ring(MEMBERS[:4]), 200_000
     begin = {name: torch.randn(elements, generator=torch.Generator().manual_seed(i)) for i, name in enumerate("abcd")}
@@ -118,7 +117,6 @@ def test_a_model_of_many_frames_arrives_whole_and_tokens_overtake_it() -> None:
     assert nodes["w0"].queue.sent_bytes == {"w1": 60 * 4 * elements, "w3": 60 * 4 * elements}
 
 
-@pytest.mark.local
 def test_a_lost_member_is_named_with_the_iteration() -> None:
     graph = ring(MEMBERS[:4])
     members = hop_members(graph, HopRules(), 10**9)
@@ -133,7 +131,6 @@ def test_a_lost_member_is_named_with_the_iteration() -> None:
     assert any("w2 is gone" in error for error in errors.values())
 
 
-@pytest.mark.local
 @pytest.mark.parametrize(
     "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
 )
@@ -162,7 +159,6 @@ def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
     assert 0 < sent["w3"] <= firsts[1] - firsts[0] and sent["w1"] > sent["w3"]
 
 
-@pytest.mark.local
 def test_a_member_that_died_comes_again_where_the_others_are() -> None:
     """A member that comes begins with its neighbours' mean, and every queue has the tokens that it should."""
     graph = double_ring(tuple(f"w{index}" for index in range(8)))
@@ -205,7 +201,6 @@ def test_a_member_that_died_comes_again_where_the_others_are() -> None:
         assert member.credits and {member.credits.held(giver) for giver in graph.targets(name)} == {rules.max_ig}
 
 
-@pytest.mark.local
 def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_it_comes_again() -> None:
     inbox = Inbox(MessageCodec(MEMBERS, 1))
     token = Received("w1", Frame(PartHeader(3, 0, 0, 1, 0.0, 0).pack(), 0), memoryview(b""), 0, 0.0)
@@ -223,7 +218,6 @@ def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_
     inbox.receiver(Greeting("w1", 0, 0, 7)).take(token)
 
 
-@pytest.mark.local
 def test_a_protocol_with_one_graph_ends_when_it_is_to_go_over_to_another() -> None:
     graph = ring(MEMBERS[:4])
     weights = uniform(graph)
