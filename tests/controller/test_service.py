@@ -30,10 +30,11 @@ from tests.waiting import PATIENCE_S, happens
 
 pytestmark = pytest.mark.local
 
+VIEW = mesh()
+
 
 async def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         assert controller.state == "running"
         await fleet.run(5)
         await fleet.leave()
@@ -55,8 +56,7 @@ async def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
 
 
 async def test_what_was_known_of_links_is_kept_each_round(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (_, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (_, fleet):
         await fleet.run(6)
     *_, last = looks = list(read_records(tmp_path / "out/estimates.jsonl"))
     assert len(looks) == 6
@@ -66,7 +66,7 @@ async def test_what_was_known_of_links_is_kept_each_round(tmp_path: Path) -> Non
 
 
 async def test_a_declared_view_is_not_corrected(tmp_path: Path) -> None:
-    view = replace(mesh(), knowledge="declared")
+    view = replace(VIEW, knowledge="declared")
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
         await fleet.run(5)
         fleet.network = mesh(a_c=5, a_b=5)
@@ -76,13 +76,12 @@ async def test_a_declared_view_is_not_corrected(tmp_path: Path) -> None:
 
 
 async def test_a_link_that_goes_down_makes_it_swap_at_once(tmp_path: Path) -> None:
-    view = mesh()
-    spec = spec_of(view, period_s=3600.0, dwell_rounds=100)
-    async with training(spec, tmp_path, view) as (controller, fleet):
+    spec = spec_of(VIEW, period_s=3600.0, dwell_rounds=100)
+    async with training(spec, tmp_path, VIEW) as (controller, fleet):
         await fleet.run(2)
         u, v = next((u[0], v[0]) for u, v, _ in plan_of(controller).edges() if u[0] != v[0])
         rest = nx.Graph((x, y, d) for x, y, d in full_graph().edges(data=True) if {x, y} != {u, v})
-        fleet.network = rerouted = view_of(rest, {"a": 2}, view.model_bytes, "measured")
+        fleet.network = rerouted = view_of(rest, {"a": 2}, VIEW.model_bytes, "measured")
         controller.change_network(rerouted.links, rerouted.routes)
         await happens(lambda: swaps_of(controller))
         await fleet.run(2)
@@ -96,13 +95,12 @@ def full_graph() -> nx.Graph:
 
 
 async def test_a_network_in_two_parts_keeps_the_plan_and_says_so(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, _):
+    async with training(spec_of(VIEW, period_s=3600.0), tmp_path, VIEW) as (controller, _):
         down = {
             name: replace(link, up="d" not in (name[0], name[3])) if len(name) == 4 else link
-            for name, link in view.links.items()
+            for name, link in VIEW.links.items()
         }
-        controller.change_network(down, view.routes)
+        controller.change_network(down, VIEW.routes)
         out = tmp_path / "out/decisions.jsonl"
         await happens(lambda: len(list(read_records(out))) == 2)
         decision = list(read_records(out))[-1]
@@ -110,8 +108,7 @@ async def test_a_network_in_two_parts_keeps_the_plan_and_says_so(tmp_path: Path)
 
 
 async def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         await fleet.run(2)
         controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
         await happens(lambda: swaps_of(controller))
@@ -122,26 +119,24 @@ async def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
 
 
 async def test_a_given_plan_comes_into_force_and_one_of_other_members_is_refused(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         await fleet.run(2)
-        written = make_policy("star", {"server": "d-w0"}).plan(view)
-        less = make_policy("star").plan(view.among(frozenset(view.names[1:])))
+        written = make_policy("star", {"server": "d-w0"}).plan(VIEW)
+        less = make_policy("star").plan(VIEW.among(frozenset(VIEW.names[1:])))
         with pytest.raises(PolicyError) as caught:
             controller.do(ForcePlan(plan=less.to_json()))
-        assert (caught.value.field, caught.value.given) == ("members", (view.names[0],))
+        assert (caught.value.field, caught.value.given) == ("members", (VIEW.names[0],))
         controller.do(ForcePlan(plan=written.to_json()))
         await happens(lambda: swaps_of(controller))
         await fleet.run(3)
         assert plan_of(controller).trees == written.trees and plan_of(controller).policy == "given"
         record = list(read_records(tmp_path / "out/decisions.jsonl"))[-1]
         again = make_policy(record["policy"], record["options"])
-        assert again.plan(view).trees == written.trees, "what was decided can be made again from its record"
+        assert again.plan(VIEW).trees == written.trees, "what was decided can be made again from its record"
 
 
 async def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
         controller.do(ForcePolicy(policy="star", options={"server": "b-w0"}))
         await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
@@ -152,11 +147,10 @@ async def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> 
 
 
 async def test_a_forced_plan_is_not_forgotten_for_a_change_of_the_network(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW, period_s=3600.0), tmp_path, VIEW) as (controller, fleet):
         controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
         controller.do(ForcePolicy(policy="star", options={"server": "b-w0"}))
-        controller.change_network(view.links, view.routes)
+        controller.change_network(VIEW.links, VIEW.routes)
         await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
         await fleet.run(4)
         assert [swap.plan.trees[0].root for swap in swaps_of(controller)] == ["d-w0", "b-w0"]
@@ -180,26 +174,24 @@ class Slow:
 
 
 async def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW, period_s=3600.0), tmp_path, VIEW) as (controller, fleet):
         slow = Slow()
         planner_of(controller).policy = slow  # type: ignore[assignment]
         changed = mesh(b_d=10, a_c=10)
-        controller.change_network(view.links, view.routes)
+        controller.change_network(VIEW.links, VIEW.routes)
         await happens(lambda: len(slow.begun) == 1)
         controller.change_network(changed.links, changed.routes)
         fleet.network = changed
         slow.go_on.set()
         await happens(lambda: swaps_of(controller))
-        assert slow.begun[0].links == view.links and slow.begun[1].links == changed.links
+        assert slow.begun[0].links == VIEW.links and slow.begun[1].links == changed.links
         assert swaps_of(controller)[0].plan.shape() == make_policy("mst").plan(slow.begun[1]).shape()
         await fleet.run(3)
         assert [swap.plan.epoch for swap in swaps_of(controller)] == [1] and controller.state == "running"
 
 
 async def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         await fleet.run(2)
         fleet.members["b-w0"].answer = "no connection to d-w0"
         controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
@@ -218,8 +210,7 @@ async def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: 
 
 
 async def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW, period_s=3600.0), tmp_path, VIEW) as (controller, fleet):
         fleet.members["b-w0"].answer = None
         controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
         await happens(lambda: 1 in fleet.members["a-w0"].plans)
@@ -236,9 +227,8 @@ async def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan_swaps, "HOLD_MARGIN_S", 0.1)
-    view = mesh()
-    jobs = dict.fromkeys(view.names, Job(ROUNDS, round_timeout_s=0.1))
-    async with training(spec_of(view, jobs=jobs, period_s=3600.0), tmp_path, view) as (controller, fleet):
+    jobs = dict.fromkeys(VIEW.names, Job(ROUNDS, round_timeout_s=0.1))
+    async with training(spec_of(VIEW, jobs=jobs, period_s=3600.0), tmp_path, VIEW) as (controller, fleet):
         silent = fleet.members["b-w0"]
         silent.answer = None
         controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
@@ -253,8 +243,7 @@ async def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
 
 
 async def test_a_member_s_death_fails_the_run_and_stops_the_others(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         await fleet.run(2)
         fleet.members["b-w0"].writer.close()
         others = [member for name, member in fleet.members.items() if name != "b-w0"]
@@ -264,8 +253,7 @@ async def test_a_member_s_death_fails_the_run_and_stops_the_others(tmp_path: Pat
 
 
 async def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         fleet.members["b-w0"].send(Goodbye("b-w0", 0, error="out of memory"))
         await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
         assert controller.failure == "b-w0: out of memory"
@@ -275,7 +263,7 @@ async def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
 async def test_a_hello_at_another_member_s_socket_is_refused_with_the_reason(
     tmp_path: Path, name: str, says: str
 ) -> None:
-    async with running(spec_of(mesh()), tmp_path) as controller:
+    async with running(spec_of(VIEW), tmp_path) as controller:
         stranger = await connect(tmp_path / "s", name, at="a-w0")
         await asyncio.wait_for(stranger.listen(), PATIENCE_S)
         assert says in (stranger.stopped or "")
@@ -284,15 +272,14 @@ async def test_a_hello_at_another_member_s_socket_is_refused_with_the_reason(
 
 
 async def test_a_member_that_comes_to_a_restarted_controller_before_the_others_joins_them(tmp_path: Path) -> None:
-    view = mesh()
-    names, comer = view.names[:-1], view.names[-1]
+    names, comer = VIEW.names[:-1], VIEW.names[-1]
     roster = dict.fromkeys(names, ("10.0.0.1", 4000))
     elastic = Elasticity(quorum=2, lease_s=PATIENCE_S)
     epochs = tmp_path / "out" / "epochs.json"
     epochs.parent.mkdir()
     epochs.write_text(json.dumps({"newest": 1}))
-    async with running(spec_of(view, elastic=elastic, period_s=3600.0), tmp_path) as controller:
-        plan = make_policy("mst").plan(view.among(names)).with_epoch(1)  # the comer was lost before
+    async with running(spec_of(VIEW, elastic=elastic, period_s=3600.0), tmp_path) as controller:
+        plan = make_policy("mst").plan(VIEW.among(names)).with_epoch(1)  # the comer was lost before
         controller.joined(Hello(comer, ("10.0.0.1", 4000)))
         assert controller.state == "waiting"
         for name in names:
@@ -303,8 +290,7 @@ async def test_a_member_that_comes_to_a_restarted_controller_before_the_others_j
 
 
 async def test_a_hello_as_another_member_does_not_evict_it_from_an_elastic_run(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view, elastic=Elasticity(quorum=2)), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW, elastic=Elasticity(quorum=2)), tmp_path, VIEW) as (controller, fleet):
         await fleet.run(2)
         impostor = await connect(tmp_path / "s", "b-w0", at="a-w0")
         await asyncio.wait_for(impostor.listen(), PATIENCE_S)
@@ -318,23 +304,22 @@ async def test_a_hello_as_another_member_does_not_evict_it_from_an_elastic_run(t
 async def test_no_other_user_comes_to_a_member_s_socket(tmp_path: Path) -> None:
     """The folder above keeps others out; a container, whose program may be another user, has the inner one mounted."""
     sockets = tmp_path / "s"
-    async with running(spec_of(mesh()), tmp_path):
+    async with running(spec_of(VIEW), tmp_path):
         assert stat.filemode(sockets.stat().st_mode) == "drwx------"
-        for name in mesh().names:
+        for name in VIEW.names:
             assert stat.filemode((sockets / name).stat().st_mode) == "drwxr-xr-x"
             assert stat.filemode((sockets / name / "control.sock").stat().st_mode) == "srw-rw-rw-"
 
 
 async def test_members_sockets_may_lie_deeper_than_an_address_is_long(tmp_path: Path) -> None:
     deep = tmp_path / ("a-run-with-a-long-name-" * 5)
-    async with running(spec_of(mesh()), deep):
+    async with running(spec_of(VIEW), deep):
         assert len(str(deep / "s/a-w0/control.sock")) > 107
         assert (deep / "s/a-w0/control.sock").is_socket()
 
 
 async def test_a_member_that_is_there_already_is_refused(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         double = await connect(tmp_path / "s", "a-w0")
         await asyncio.wait_for(double.listen(), PATIENCE_S)
         assert "already" in (double.stopped or "")
@@ -345,7 +330,7 @@ async def test_a_member_that_is_there_already_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("line", [b"garbage\n", b'{"kind":"held","member":"a-w0","epoch":0}\n', b"{}\n", b"cut short"])
 async def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: bytes) -> None:
-    async with running(spec_of(mesh()), tmp_path) as controller:
+    async with running(spec_of(VIEW), tmp_path) as controller:
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s/a-w0/control.sock")
         writer.write(line)
         writer.write_eof()
@@ -365,16 +350,14 @@ async def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, li
     ],
 )
 async def test_garbage_from_a_member_fails_the_run(tmp_path: Path, line: bytes, says: str) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         fleet.members["a-w0"].writer.write(line)
         await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
         assert controller.failure.startswith("a-w0: ") and says in controller.failure
 
 
 async def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         report = Report("a-w0", 0, 0, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, 0)
         fleet.members["a-w0"].writer.write(encode(report) * 2)
         await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
@@ -382,7 +365,7 @@ async def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
 
 
 async def test_a_member_that_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) -> None:
-    async with running(spec_of(mesh()), tmp_path) as controller:
+    async with running(spec_of(VIEW), tmp_path) as controller:
         member = await connect(tmp_path / "s", "a-w0")
         while controller.status()["joined"] != ["a-w0"]:
             await asyncio.sleep(0.01)
@@ -400,9 +383,8 @@ async def test_a_controller_that_is_stopped_fails_a_training_that_has_begun_and_
     tmp_path: Path, caplog: pytest.LogCaptureFixture, joined: int, state: str, failure: str
 ) -> None:
     caplog.set_level(logging.INFO, "testbed.controller.service")
-    view = mesh()
-    async with running(spec_of(view), tmp_path) as controller:
-        members = [await connect(tmp_path / "s", name) for name in view.names[:joined]]
+    async with running(spec_of(VIEW), tmp_path) as controller:
+        members = [await connect(tmp_path / "s", name) for name in VIEW.names[:joined]]
         await happens(lambda: len(controller.hellos) == joined)
         await controller.close()
         for member in members:
@@ -411,7 +393,7 @@ async def test_a_controller_that_is_stopped_fails_a_training_that_has_begun_and_
             member.writer.close()
         assert (controller.state, controller.failure) == (state, failure)
         with pytest.raises(JoinRefused, match=re.escape(f"over ({STOPPED})")):
-            controller.joined(Hello(view.names[-1], ("10.0.0.1", 4000)))
+            controller.joined(Hello(VIEW.names[-1], ("10.0.0.1", 4000)))
     final = json.loads((tmp_path / "out/final.json").read_text())
     assert (final["state"], final["failure"]) == (state, failure)
     ends = [record for record in caplog.records if STOPPED in record.getMessage()]
@@ -429,8 +411,7 @@ async def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> N
 
 
 async def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tmp_path: Path) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
         try:
@@ -445,8 +426,7 @@ async def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tm
 async def test_a_disk_that_takes_no_more_when_a_plan_is_judged_is_no_mistake_of_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    view = mesh()
-    async with training(spec_of(view), tmp_path, view) as (controller, _):
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, _):
         shutil.rmtree(tmp_path / "out" / "views")
         (tmp_path / "out" / "views").touch()
         controller.do(ForcePolicy(policy="star"))
