@@ -308,9 +308,9 @@ async def test_the_end_of_a_member_s_machine_is_noticed(tmp_path: Path) -> None:
         connections = controller.server._unauthenticated._waiting
         await happens(lambda: bool(connections))
         accepted = next(iter(connections))._writer.get_extra_info("socket")
-        probes = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        probes = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert [accepted.getsockopt(socket.IPPROTO_TCP, option) for option in probes] == [60, 15, 4]
+        assert [accepted.getsockopt(socket.IPPROTO_TCP, option) for option in probes] == [60, 15, 4, 120_000]
     finally:
         writer.close()
         await controller.close()
