@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.support.options import Options, positive
-from benchmarks.support.program import require_documentation, run_program
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.containers.documentation import DOCUMENTATION
+from testbed.emulation.containers.documentation import DOCUMENTATION, described
 from testbed.schemes.decoupled_diloco.syncer import radial
 from testbed.schemes.sparseloco import compressed
 from testbed.sync.codecs import Codec, by_name
@@ -254,7 +254,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the seed of model and shards (default %(default)s)")
     parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
     args = parser.parse()
-    require_documentation()
+    described()  # or an error that says how to prepare it
     torch.set_num_threads(1)
     steps = min(args.steps, 120) if args.quick else args.steps
     asked = [name.strip() for name in args.rules.split("|")] if args.rules else list(RULES)

@@ -25,10 +25,10 @@ import torch
 from benchmarks.support.controller import Controller, controller
 from benchmarks.support.options import Options, positive
 from benchmarks.support.paired import interval
-from benchmarks.support.program import require_documentation, run_program
+from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed import sync
-from testbed.emulation.containers.documentation import DOCUMENTATION
+from testbed.emulation.containers.documentation import DOCUMENTATION, described
 from testbed.schemes.choice import SchemeChoice
 from testbed.schemes.training import RoundTraining
 from testbed.worker import learner
@@ -156,7 +156,7 @@ def main() -> int:
     parser.add_argument("--rank", type=int, default=0, help="of the updates that matrices learn (default: whole)")
     args = parser.parse()
     if args.dataset == "documentation":
-        require_documentation()
+        described()  # or an error that says how to prepare it
     torch.set_num_threads(1)
     members = tuple(f"m{number}" for number in range(args.members))
     steps = min(args.steps, 120) if args.quick else args.steps

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from benchmarks.support.table import progress
-from testbed.emulation.containers.documentation import described
 from testbed.errors import in_full
 from testbed.run.errors import CannotRun
 
@@ -30,11 +29,6 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
             raise
         progress(in_full(error))
     sys.exit(code)
-
-
-def require_documentation() -> None:
-    """Raise DocumentationError unless the data set of Debian's documentation is prepared on this machine."""
-    described()
 
 
 def require_chromium() -> None:
