@@ -170,7 +170,7 @@ def main(words: Sequence[str] | None = None) -> None:
     asked = parser.parse(words)
     topology = Topology.load(TOPOLOGY)
     found = []
-    with members_on(f"auxiliary-{os.getpid()}", drawn(topology, asked.seeds[0]), PARAMETERS) as live:
+    with members_on(f"auxiliary-{os.getpid()}", drawn(topology, asked.seeds[0])) as live:
         for seed in asked.seeds:
             found.append(measure(live, seed, topology))
             progress(f"seed {seed}: {found[-1]}")

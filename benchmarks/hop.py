@@ -324,7 +324,7 @@ def _with_half(values: Sequence[float]) -> str:
 def main() -> int:
     """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
-    parser.add_campaign(SEEDS, quick=1)
+    parser.add_campaign(SEEDS)
     args = parser.parse()
     CAMPAIGN.measure(cells(args.seeds), measure, forks=args.forks, most=args.cells, seconds=args.seconds)
     found = CAMPAIGN.read()

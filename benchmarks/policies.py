@@ -49,6 +49,7 @@ from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
+from testbed.atomic_file import write_text
 from testbed.planning import View, predict, simulate
 from testbed.planning.bound import bound
 from testbed.spec.topology import Topology
@@ -135,9 +136,7 @@ def load(file: Path) -> dict[tuple[str, str, int], Measured]:
 def save(file: Path, kept: Mapping[tuple[str, str, int], Measured]) -> None:
     """Replace the file with all that is kept."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps([asdict(one) for one in kept.values()], indent=1))
-    fresh.replace(file)
+    write_text(file, json.dumps([asdict(one) for one in kept.values()], indent=1))
 
 
 def by_policy(kept: Mapping[tuple[str, str, int], Measured], network: str) -> dict[str, dict[int, Measured]]:
@@ -257,7 +256,7 @@ def main(words: Sequence[str] | None = None) -> None:
     backend = None
     if wanted and not asked.show:
         topology = Topology.load(TOPOLOGIES / f"{asked.network}.yaml")
-        with members_on(f"policies-{os.getpid()}", roomy(drawn(topology, asked.seeds[0])), PARAMETERS) as live:
+        with members_on(f"policies-{os.getpid()}", roomy(drawn(topology, asked.seeds[0]))) as live:
             backend = live.network.shaper.name
             for name, seed in wanted:
                 one = kept[asked.network, name, seed] = measure(live, name, seed, topology)

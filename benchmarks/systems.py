@@ -194,7 +194,7 @@ def _said(values: Sequence[float]) -> str:
 def main() -> int:
     """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
-    parser.add_campaign(SEEDS, quick=1)
+    parser.add_campaign(SEEDS)
     parser.add_argument("--network", action="append", choices=NETWORKS, help="this one only; may be repeated")
     parser.add_argument("--system", action="append", choices=SYSTEMS, help="this one only; may be repeated")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that scripts run with")

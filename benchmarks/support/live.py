@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.support.netstorm import PARAMETERS
 from testbed.api.requests import ForcePolicy
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
@@ -60,26 +61,21 @@ class Rounds:
 class Live:
     """A network that is up, with members that reduce on it; made by `members_on`."""
 
-    def __init__(self, network: Network, controller: ControllerProcess, out: Path, model_bytes: int) -> None:
+    def __init__(self, network: Network, controller: ControllerProcess, out: Path) -> None:
         self.network = network
         self._controller = controller
         self._out = out
-        self._model_bytes = model_bytes
 
     def view(self) -> View:
         """Return the present network, down to the physical links."""
-        return _view(self.network, self._model_bytes)
+        return _view(self.network)
 
     def become(self, topology: Topology, tell: bool = True) -> None:
         """Turn the network into another one, in place; routes follow. With `tell`, the controller hears of it."""
         self.network.swap(topology)
         if tell:
-            self.tell()
-
-    def tell(self) -> None:
-        """Tell the controller the present network."""
-        seen = self.view()
-        self._controller.client.change_network(seen.links, seen.routes)
+            seen = self.view()
+            self._controller.client.change_network(seen.links, seen.routes)
 
     @property
     def plan(self) -> Plan:
@@ -138,8 +134,8 @@ class Live:
 
 
 @contextmanager
-def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]:
-    """Run the topology's workers, which reduce gradients of `parameters` values, until the context is left."""
+def members_on(name: str, topology: Topology) -> Iterator[Live]:
+    """Run the topology's workers, which reduce gradients of PARAMETERS values, until the context is left."""
     with interruptible(), ExitStack() as stack:
         out = Path(stack.enter_context(TemporaryDirectory(prefix=f"{name}-")))
         (out / "logs").mkdir()
@@ -148,37 +144,36 @@ def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]
         testbed.open()
         testbed.build()
         network = testbed.network
-        spec = _spec(network, parameters)
-        controller = stack.enter_context(ControllerProcess(spec, testbed.folder, out))
+        controller = stack.enter_context(ControllerProcess(_spec(network), testbed.folder, out))
         stack.callback(fleet.remove)
         testbed.start(fleet, _requests(network))
-        live = Live(network, controller, out, 4 * parameters)
+        live = Live(network, controller, out)
         live.wait(lambda status: status["round"] is not None)
         yield live
 
 
-def _workload(parameters: int, shard: int, shards: int) -> dict[str, Any]:
-    work = Workload("synthetic", 1, "sgd", 0.1, 0, shard, shards, parameters=parameters, evaluate_every=ENDLESS)
+def _workload(shard: int, shards: int) -> dict[str, Any]:
+    work = Workload("synthetic", 1, "sgd", 0.1, 0, shard, shards, parameters=PARAMETERS, evaluate_every=ENDLESS)
     return work.to_json()
 
 
-def _spec(network: Network, parameters: int) -> ControllerSpec:
+def _spec(network: Network) -> ControllerSpec:
     workers = network.topology.workers
     jobs = {
-        worker.name: Job(ENDLESS, workload=_workload(parameters, shard, len(workers)), congestion=CONGESTION)
+        worker.name: Job(ENDLESS, workload=_workload(shard, len(workers)), congestion=CONGESTION)
         for shard, worker in enumerate(workers)
     }
     return ControllerSpec(
         members=tuple(jobs),
         secret=secrets.token_hex(32),
         jobs=jobs,
-        planning=PlanningSpec(view=_view(network, 4 * parameters), policy="netstorm", period_s=NEVER_S),
+        planning=PlanningSpec(view=_view(network), policy="netstorm", period_s=NEVER_S),
     )
 
 
-def _view(network: Network, model_bytes: int) -> View:
+def _view(network: Network) -> View:
     states = network.links_in_force.states()
-    return view_of(network.topology, network.routes, states, model_bytes, time.time(), "oracle")
+    return view_of(network.topology, network.routes, states, 4 * PARAMETERS, time.time(), "oracle")
 
 
 def _requests(network: Network) -> Iterator[ContainerRequest]:
