@@ -170,7 +170,7 @@ def factors(text: str) -> list[float]:
 def main() -> int:
     """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
-    parser.add_campaign(SEEDS, quick=1, simulated=SIMULATED_SEEDS)
+    parser.add_campaign(SEEDS, SIMULATED_SEEDS)
     parser.add_argument("--task", action="append", choices=TASKS, help="this task only (default: all)")
     parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="this protocol only (default: all)")
     parser.add_argument("--simulated", action="store_true", help="simulate three protocols at several rates of links")

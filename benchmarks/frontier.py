@@ -48,7 +48,7 @@ SEEDS, SIMULATED_SEEDS = 3, 5
 def main() -> int:
     """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
-    parser.add_campaign(SEEDS, quick=1, simulated=SIMULATED_SEEDS)
+    parser.add_campaign(SEEDS, SIMULATED_SEEDS)
     parser.add_argument("--simulated", action="store_true", help="simulate all tasks instead of emulating six")
     parser.add_argument(
         "--task", action="append", choices=[task.name for task in TASKS], help="this task only; may be repeated"

@@ -356,7 +356,7 @@ def main() -> int:
     """Measure the missing cells and print all. Returns the exit code: 1 if a mean was wrong."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the run under way is ended first
     parser = Options(__doc__)
-    parser.add_seeds(SEEDS, quick=1)
+    parser.add_seeds(SEEDS)
     parser.add_argument(
         "--minutes", type=float, help=f"of each run (default {MINUTES:g}; with --quick {QUICK_MINUTES:g})"
     )

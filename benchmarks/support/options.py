@@ -28,13 +28,13 @@ class Options(argparse.ArgumentParser):
         """Add `--seeds`, a list of seeds; with `--quick` the first of them."""
         self._add_shortened("seeds", list(whole), list(whole[:quick]), type=numbers, help="seeds, with commas between")
 
-    def add_seeds(self, seeds: int, quick: int, simulated: int | None = None) -> None:
+    def add_seeds(self, seeds: int, simulated: int | None = None) -> None:
         """Add `--seeds`, how many there are. `simulated` is the default with the caller's option `--simulated`."""
-        self._add_shortened("seeds", seeds, quick, simulated, type=positive, help="how many seeds")
+        self._add_shortened("seeds", seeds, 1, simulated, type=positive, help="how many seeds")
 
-    def add_campaign(self, seeds: int, quick: int, simulated: int | None = None) -> None:
+    def add_campaign(self, seeds: int, simulated: int | None = None) -> None:
         """Add the options of a `Campaign` whose cells are compared seed by seed, in one or several sittings."""
-        self.add_seeds(seeds, quick, simulated)
+        self.add_seeds(seeds, simulated)
         self.add_sittings()
         self.add_argument("--forks", action="store_true", help="processes in hosts, not containers: they start at once")
 

@@ -36,7 +36,7 @@ def test_quick_takes_less_of_what_is_not_named(words: list[str], repeats: int, s
 )
 def test_simulated_cells_have_seeds_of_their_own_that_an_option_overrides(words: list[str], seeds: int) -> None:
     options = Options("A claim.")
-    options.add_campaign(3, quick=1, simulated=5)
+    options.add_campaign(3, 5)
     options.add_argument("--simulated", action="store_true")
     assert options.parse(words).seeds == seeds
 
@@ -45,7 +45,7 @@ def test_simulated_cells_have_seeds_of_their_own_that_an_option_overrides(words:
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "two", ""])
 def test_a_number_that_measures_nothing_is_refused(option: str, value: str) -> None:
     options = Options("A claim.")
-    options.add_campaign(3, quick=1)
+    options.add_campaign(3)
     with pytest.raises(SystemExit) as refused:
         options.parse([f"{option}={value}"])
     assert refused.value.code == 2
