@@ -37,7 +37,7 @@ class LinkCommands(TyperGroup):
 
 
 link_app = typer.Typer(
-    cls=LinkCommands, no_args_is_help=True, help="Change a link of a network that is up, or take it down or up."
+    cls=LinkCommands, no_args_is_help=True, help="Change a link of a network or a run, or take the link down or up."
 )
 worker_app = typer.Typer(no_args_is_help=True)
 
@@ -190,7 +190,7 @@ def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None
 
 @worker_app.callback()
 def worker() -> None:
-    """Add a worker to a network or an elastic run, or kill or restart a worker of an elastic run."""
+    """Add a worker to a network or an elastic run, or kill or restart a worker of a run."""
 
 
 @worker_app.command()
@@ -210,7 +210,7 @@ def add(
 
 @worker_app.command()
 def kill(worker: Worker, name: Name = None) -> None:
-    """Kill a worker's program in an elastic run, as a crash would."""
+    """Kill a worker's program as a crash would, in an elastic run or under a strategy that survives the loss."""
     from testbed.api.requests import KillWorker
 
     _answer(chosen_network_or_run(name), lambda network: network.do(KillWorker(worker=worker)))
