@@ -79,11 +79,13 @@ def run(
         typer.Option(
             "--hosts",
             metavar="all|A,B",
-            help="split the network over all hosts of the hosts file, or over those named; default: this machine alone",
+            help="split the network over all hosts of the hosts file, or over those named; default: the experiment's "
+            "`hosts`, or else this machine alone",
         ),
     ] = None,
     hosts_file: Annotated[
-        Path, typer.Option("--hosts-file", metavar="FILE", help="the hosts file that --hosts refers to")
+        Path,
+        typer.Option("--hosts-file", metavar="FILE", help="the file of the hosts that --hosts or the experiment names"),
     ] = Path("hosts.yaml"),
     renew: Renew = False,
 ) -> None:
