@@ -38,7 +38,8 @@ build a network, work in it    testbed network up TOPOLOGY
 change a link while it runs    testbed link set 'A->B' --rate 5mbit
 write a file of your own       testbed new experiment NAME
 
-Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
+Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't;
+130 interrupted.
 """
 
 network_app = typer.Typer(

@@ -1,6 +1,7 @@
 """The shared parts of the commands: exit codes, error texts, and options that several commands have.
 
-Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
+Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't;
+130 interrupted.
 
 A command lets errors through. `Verbs`, the boundary around all commands, turns each into a text and its exit code.
 """
