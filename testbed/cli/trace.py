@@ -1,4 +1,4 @@
-"""The commands `trace`: show, check and convert trace files, make them of other people's, or generate them."""
+"""The commands `trace`: show, check and convert trace files, import traces of other forms, or generate traces."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _write(target: Path, trace: Trace, comments: list[str]) -> None:
     _print(str(target), *comments)
 
 
-import_app = typer.Typer(no_args_is_help=True, help="Make traces of other people's; each is written as CSV, NAME.csv.")
+import_app = typer.Typer(no_args_is_help=True, help="Convert traces of other forms; each is written as CSV, NAME.csv.")
 
 
 Files = Annotated[list[Path], typer.Argument(help="files of this form")]
@@ -176,7 +176,7 @@ def with_(
     files: Files,
     folder: Folder = HERE,
 ) -> None:
-    """Import texts of a form of your own: its function `read(text)` makes a trace of each (`testbed new form NAME`)."""
+    """Import files of a form of your own, whose function `read(text)` returns a trace (`testbed new form NAME`)."""
     from testbed.plugins import form_named
 
     read = form_named(form)
@@ -188,10 +188,10 @@ def with_(
 def pcap(
     files: Files,
     folder: Folder = HERE,
-    step: Annotated[float, typer.Option(parser=STEP, metavar="TIME", help="of a row")] = CAPTURE_STEP_S,
+    step: Annotated[float, typer.Option(parser=STEP, metavar="TIME", help="length of a row")] = CAPTURE_STEP_S,
     flow: Annotated[
         str | None,
-        typer.Option(metavar="A->B", help="of this flow alone: 10.0.0.1:443->10.0.0.2, *->[2001:db8::2]:443"),
+        typer.Option(metavar="A->B", help="import this flow alone: 10.0.0.1:443->10.0.0.2, *->[2001:db8::2]:443"),
     ] = None,
 ) -> None:
     """Import a capture, pcap or pcapng, of Ethernet or raw IP: the rate of all its packets, or of a flow."""

@@ -195,4 +195,4 @@ def _imported(text: str, step_s: float | None) -> list[ImportedTrace]:
     return [ImportedTrace(made.trace, (f"in steps of {made.step_s:g} s", *left_out))]
 
 
-FORM = Form("iperf3", "Output of `iperf3 --json`: the rate.", _imported, step="of a row; by default the interval")
+FORM = Form("iperf3", "Output of `iperf3 --json`: the rate.", _imported, step="length of a row; default: the interval")

@@ -21,7 +21,7 @@ WINDOW_S, LEAST_IN_WINDOW = 1.0, 10
 #: The least part of a window for which the last row holds.
 LEAST_OF_LAST = 1 / LEAST_IN_WINDOW
 #: The help of the option that sets the length.
-STEP_HELP = "of a row; 1s, or the time of ten samples where that is longer"
+STEP_HELP = "length of a row; default: 1s, or the time of ten samples where that is longer"
 
 #: (seconds, round trip in seconds or None where it was lost), by time.
 Samples = Sequence[tuple[float, float | None]]
