@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -161,8 +161,9 @@ class Links:
 
         Raises:
             KeyError: The link is not there.
+            ShapingError: The shaper refused the change, which then no longer counts as requested.
         """
-        with self._lock:
+        with self._lock, self._undone_if_refused():
             self._check(change.link)
             earlier = self._changes.get(change.link)
             self._changes[change.link] = change if earlier is None else change.after(earlier)
@@ -175,8 +176,9 @@ class Links:
 
         Raises:
             KeyError: A link is not there.
+            ShapingError: The shaper refused it. The links count as before.
         """
-        with self._lock:
+        with self._lock, self._undone_if_refused():
             names = list(names)
             for name in names:
                 if name not in self._links:
@@ -210,6 +212,19 @@ class Links:
         """Return the seconds by which each link's `last` newest rows were late."""
         with self._lock:
             return {name: list(late)[-last:] for name, late in self._late.items()}
+
+    @contextmanager
+    def _undone_if_refused(self) -> Iterator[None]:
+        """Forget what the body requested of links if the shaper refuses it.
+
+        Otherwise each later change of such a link, and each row of its trace, would be refused too.
+        """
+        changes, down, coming = dict(self._changes), set(self._down), dict(self._coming)
+        try:
+            yield
+        except ShapingError:
+            self._changes, self._down, self._coming = changes, down, coming
+            raise
 
     def _check(self, name: str) -> None:
         if name not in self._links:

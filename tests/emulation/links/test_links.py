@@ -163,7 +163,22 @@ def test_a_state_that_could_not_be_applied_is_not_in_force(links: Links, shaper:
     assert links.states()["a->b"] == STATE
     shaper.broken = False
     links.change(change("a->b", loss="1%"))
-    assert shaper.batches == [{"a->b": replace(STATE, rate_bps=5e6, loss=0.01)}]
+    assert shaper.batches == [{"a->b": replace(STATE, loss=0.01)}]
+
+
+def test_a_refused_request_leaves_later_rows_and_changes_as_they_were(links: Links, shaper: Recorder) -> None:
+    links.change(change("b->a", delay="30ms"))
+    links.replay({"b->a": [(1.0, TRACE.rows[1])]})
+    before = links.requested()
+    shaper.broken = True
+    with pytest.raises(ShapingError):
+        links.change(change("b->a", rate="5mbit"))
+    with pytest.raises(ShapingError):
+        links.take(["a->b", "b->a"], up=False)
+    shaper.broken = False
+    assert (links.requested(), links.down) == (before, frozenset())
+    come(links, shaper, {"b->a": TRACE.rows[2]})
+    assert links.states() == {"a->b": STATE, "b->a": replace(STATE, rate_bps=10e6, delay_s=0.03)}
 
 
 ACTIONS = st.one_of(
