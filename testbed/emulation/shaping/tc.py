@@ -59,15 +59,14 @@ def netem(
 ) -> NetlinkRequest:
     """Return the request to set delay and loss at the root of an interface.
 
-    Under jitter, netem reorders packets unless it also has a rate, which makes it keep their order. So with jitter it
-    gets the highest rate that its field holds, 34 Gbit/s, which adds 0.4 µs to a full frame, unless `reorder` asks for
-    reordering. Of a Gilbert-Elliott chain, netem takes the loss in the good state and, for the bad state, the share
-    that is not lost.
+    Under jitter, and after the delay has fallen, netem reorders packets unless it also has a rate, which makes it keep
+    their order. So it gets the highest rate that its field holds, 34 Gbit/s, which adds 0.4 µs to a full frame, unless
+    `reorder` asks for reordering. Of a Gilbert-Elliott chain, netem takes the loss in the good state and, for the bad
+    state, the share that is not lost.
     """
     random = 0.0 if isinstance(loss, GilbertElliott) else loss
     options = struct.pack("=6I", 0, min(limit_packets, _MAX_U32), _share(random), 0, 0, 0)
-    in_order = jitter_s > 0 and not reorder
-    options += attribute(_NETEM_RATE, struct.pack("=IiIi", _MAX_U32 if in_order else 0, 0, 0, 0))
+    options += attribute(_NETEM_RATE, struct.pack("=IiIi", 0 if reorder else _MAX_U32, 0, 0, 0))
     if isinstance(loss, GilbertElliott):
         chain = struct.pack("=4I", *map(_share, (loss.p, loss.r, 1 - loss.bad, loss.good)))
         options += attribute(_NETEM_LOSS | _NLA_F_NESTED, attribute(_NETEM_LOSS_GE, chain))

@@ -130,6 +130,25 @@ def test_reordering_is_asked_for(shaper: Shaper, path: Path) -> None:
     assert numbers(path.answered(50, 0.005)) == list(range(1, 51))
 
 
+def test_a_delay_that_falls_does_not_reorder(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path)
+    stop = threading.Event()
+
+    def keep_changing() -> None:
+        while not stop.is_set():
+            for delay_s in (0.1, 0.02):
+                shaper.apply({THERE: LinkState(rate_bps=50e6, delay_s=delay_s)})
+                time.sleep(0.1)
+
+    changing = threading.Thread(target=keep_changing)
+    changing.start()
+    try:
+        assert numbers(path.answered(200, 0.005)) == list(range(1, 201))
+    finally:
+        stop.set()
+        changing.join()
+
+
 def test_loss_is_within_its_binomial_interval(shaper: Shaper, path: Path) -> None:
     count, loss = 1000, 0.3
     shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.001, loss=loss, queue=Queue(count, "packets")))

@@ -47,6 +47,18 @@ def test_a_class_is_valid_at_any_rate(rate: float) -> None:
     assert tc.htb_class(1, 2, 3, rate, burst_bytes(rate)).body
 
 
+@pytest.mark.parametrize("jitter_s", [0.0, 0.01])
+@pytest.mark.parametrize("reorder", [False, True])
+def test_the_delay_line_keeps_the_order_of_packets_unless_asked_otherwise(jitter_s: float, reorder: bool) -> None:
+    """netem keeps the order only where it has a rate."""
+    request = tc.netem(
+        1, 2, delay_s=0.1, jitter_s=jitter_s, reorder=reorder, loss=0.0, limit_packets=1000, create=False
+    )
+    options = attributes(request.body[20:])[2]
+    (rate,) = struct.unpack_from("=I", attributes(options[24:])[6])
+    assert (rate == 0) == reorder
+
+
 def tree_of(state: LinkState) -> _Tree:
     return _Tree(cast("tc.TrafficControl", None), Path("/nowhere"), 1, tc.handle(1), state, since=0.0, seen_at=0.0)
 
