@@ -17,7 +17,7 @@ What is loose: netem counts packets, so its limit is set where a link at its ful
 below it, and only keeps a flood from filling the host's memory. A class refills its bucket when it is changed, so each
 change lends one burst (1 ms at the rate, at least two frames). A down link is netem with a loss of 100 %: packets
 already in it drain. A change of RED's lengths sets its mean to 0, and RED learns of no idle time, since HTB takes
-nothing from an empty queue. CoDel's limit counts packets.
+nothing from an empty queue. CoDel's limit counts packets. A change of delay, jitter or loss ends a burst of losses.
 """
 
 from __future__ import annotations
@@ -71,9 +71,14 @@ def burst_bytes(rate_bps: float) -> float:
 
 
 def delay_line_packets(state: LinkState) -> int:
-    """Return netem's packet limit: the smallest frames at full rate for the longest delay, and the queue."""
+    """Return netem's packet limit: the smallest frames at full rate for the longest delay, and the queue.
+
+    It is raised to a power of two, so that few changes of a rate change it: with each change of netem the kernel puts a
+    chain of losses into its good state.
+    """
     on_the_way = state.rate_bps / 8 * (state.delay_s + state.jitter_s)
-    return ceil((on_the_way + state.queue_bytes) / MIN_FRAME_BYTES) + SPARE_PACKETS
+    packets = ceil((on_the_way + state.queue_bytes) / MIN_FRAME_BYTES) + SPARE_PACKETS
+    return 1 << (packets - 1).bit_length()
 
 
 def queue_limit(state: LinkState) -> int:

@@ -24,7 +24,7 @@ from testbed.emulation.shaping.netem import (
     delay_line_packets,
     queue_limit,
 )
-from testbed.link import MTU_FRAME_BYTES, CoDel, LinkState, Queue, Red
+from testbed.link import MTU_FRAME_BYTES, CoDel, GilbertElliott, LinkState, Queue, Red
 
 pytestmark = pytest.mark.pure
 
@@ -40,6 +40,16 @@ def test_a_bucket_lends_little_in_a_window_of_100_ms(rate: float) -> None:
 @given(rates, st.floats(0, 1))
 def test_the_delay_line_holds_small_frames_at_full_rate(rate: float, delay: float) -> None:
     assert delay_line_packets(LinkState(rate, delay)) * 64 >= rate / 8 * delay
+
+
+def test_rates_of_a_trace_end_no_burst_of_losses() -> None:
+    """The kernel puts the chain into its good state with each request to netem."""
+    bursts = GilbertElliott(p=0.005, r=0.01)
+    state = LinkState(3.2e6, 0.02, loss=bursts.mean, bursts=bursts)
+    tree = tree_of(state)
+    for rate_bps in (64e3, 9e6, 23e6):
+        other = replace(state, rate_bps=rate_bps)
+        assert tree.change(other)[0] == tree.rate(other)
 
 
 @given(rates)
