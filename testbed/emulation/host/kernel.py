@@ -7,7 +7,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+#: Settings of all bridges in the reader's network namespace. br_netfilter brings them, and switches them on.
+BRIDGE_SETTINGS = Path("/proc/sys/net/bridge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,17 @@ def package_here() -> KernelPackage | None:
 
 
 def load(modules: Sequence[str]) -> str | None:
-    """Load modules; return None if the kernel has them all now, else modprobe's error."""
+    """Load modules; return None if the kernel has them all now, else modprobe's error.
+
+    If br_netfilter is loaded here, it is switched off for this machine's own bridges. Otherwise the packets of their
+    virtual machines would begin to pass this machine's firewall.
+    """
     if shutil.which("modprobe") is None:
         return "the program modprobe is not installed"
+    was_loaded = BRIDGE_SETTINGS.is_dir()
     done = subprocess.run(["modprobe", "--all", *modules], capture_output=True, text=True, check=False)
+    if not was_loaded:
+        with suppress(OSError):  # in a container whose settings are read-only
+            for setting in BRIDGE_SETTINGS.glob("bridge-nf-call-*"):
+                setting.write_text("0")
     return (done.stderr.strip() or f"modprobe ended with exit code {done.returncode}") if done.returncode else None

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from testbed.emulation.host import kernel
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.shaping.base import ShapingError
 
@@ -91,7 +92,7 @@ def filter_bridged(namespaces: Iterable[Path]) -> None:
     for netns in namespaces:
         if _switch_on(netns) is None:
             continue
-        loading = _run(["modprobe", "br_netfilter"])
+        loading = kernel.load(["br_netfilter"])
         complaint = _switch_on(netns)
         if complaint is not None:
             tried = f"{complaint}; modprobe br_netfilter: {loading or 'done'}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from testbed.emulation.host import kernel
@@ -32,3 +35,21 @@ def test_the_package_follows_from_kernel_and_distribution(
 
 def test_a_module_that_is_nowhere_is_complained_about() -> None:
     assert kernel.load(["no_such_module"])
+
+
+def test_this_machines_bridges_filter_nothing_once_br_netfilter_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [tmp_path / "bridge" / f"bridge-nf-call-{name}" for name in ("arptables", "ip6tables", "iptables")]
+    modprobe = tmp_path / "modprobe"
+    made = "\n".join(["#!/bin/sh", f"mkdir {tmp_path}/bridge", *(f"echo 1 > {file}" for file in settings)])
+    modprobe.write_text(f"{made}\n")
+    modprobe.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(kernel, "BRIDGE_SETTINGS", tmp_path / "bridge")
+    assert kernel.load(["br_netfilter"]) is None
+    assert [file.read_text() for file in settings] == ["0"] * 3
+    modprobe.write_text("#!/bin/sh\n")  # it is loaded already
+    settings[-1].write_text("1")
+    assert kernel.load(["br_netfilter"]) is None
+    assert [file.read_text() for file in settings] == ["0", "0", "1"], "somebody wants it so"

@@ -30,12 +30,15 @@ print(json.dumps(available_backends()["userspace"]))
 
 
 def complaint_without_module(folder: Path, modprobe: str) -> str | None:
-    """Return the complaint about the userspace backend without br_netfilter, where `modprobe` is modprobe's part."""
+    """Return the complaint about the userspace backend without br_netfilter, where `modprobe` is modprobe's part.
+
+    The program has a network namespace of its own, whose bridges it may change.
+    """
     program = folder / "modprobe"
-    program.write_text(f'#!/bin/sh\n[ "$*" = br_netfilter ] && {modprobe}\n')
+    program.write_text(f'#!/bin/sh\n[ "$*" = "--all br_netfilter" ] && {modprobe}\n')
     program.chmod(0o755)
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", f'{HIDE} && exec "$0" -c "$1"', sys.executable, PROBE],
+        ["unshare", "--mount", "--net", "sh", "-c", f'{HIDE} && exec "$0" -c "$1"', sys.executable, PROBE],
         env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
