@@ -17,6 +17,7 @@ that one is used instead of ours. It must be set to the same image for set-up an
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -392,16 +393,21 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
     directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *needed])}"
     directory.mkdir(parents=True, exist_ok=True)
     listed = directory / "requirements.txt"
-    listed.write_text(wanted)
-    command(
-        [
-            *(sys.executable, "-P", "-m", "pip", "download", *PIP_PLAIN, "--require-hashes", "--dest", str(directory)),
-            *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
-        ],
-        f"pip on this machine must be able to download {pinned(packages)} for Python {python} and their dependencies "
-        "as in requirements.lock: check its settings (`pip config list`) and the network. A file whose hash does not "
-        "match is not the one that was locked: do not use it unless you know where it comes from.",
-    )
+    # pip takes a file that another one is still writing for a broken one, and removes it.
+    with directory.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        listed.write_text(wanted)
+        command(
+            [
+                *(sys.executable, "-P", "-m", "pip", "download", *PIP_PLAIN, "--require-hashes"),
+                *("--dest", str(directory), *target),
+                *("--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
+            ],
+            f"pip on this machine must be able to download {pinned(packages)} for Python {python} and their "
+            "dependencies as in requirements.lock: check its settings (`pip config list`) and the network. A file "
+            "whose hash does not match is not the one that was locked: do not use it unless you know where it comes "
+            "from.",
+        )
     return {"wheelhouse": None} | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
 
 

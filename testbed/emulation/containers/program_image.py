@@ -351,7 +351,8 @@ def _entries() -> dict[str, Path | None]:
     for name, text in texts.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        if not file.exists() or file.read_text() != text:  # another process may be reading it
+            file.write_text(text)
     return {name: folder / name for name in texts}
 
 

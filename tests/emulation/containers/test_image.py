@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,19 @@ def test_digits_that_another_process_made_meanwhile_are_taken(tmp_path: Path, mo
     monkeypatch.setattr(image, "BUILD", tmp_path)
     monkeypatch.setattr(image, "command", bake)
     assert [file.name for file in digits_folder().iterdir()] == ["theirs"]
+
+
+def test_wheels_are_downloaded_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(words: list[str], remedy: str) -> None:
+        folder = Path(words[words.index("--dest") + 1])
+        with folder.with_suffix(".lock").open("w") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / "msgspec-1-py3-none-any.whl").write_text("")
+
+    monkeypatch.setattr(image, "BUILD", tmp_path)
+    monkeypatch.setattr(image, "command", download)
+    wanted = [package for package in image.locked("sync") if package.name == "msgspec"]
+    assert [*image.wheelhouse("3.11", wanted)] == ["wheelhouse", "wheelhouse/msgspec-1-py3-none-any.whl"]
 
 
 def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failures: list[str]) -> int:
