@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from testbed.api.requests import (
     Stop,
     SwapNetwork,
 )
-from testbed.api.server import ApiServer
+from testbed.api.server import ApiServer, port_socket
 from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.emulation.daemon import SOCKET, status
@@ -157,9 +157,12 @@ def serve_network(
     """
     history = History()
     testbed = Testbed(topology, name=name, backend=backend, workers=workers, observer=history.note, step=step)
-    # One thread runs all requests, one after the other.
-    with testbed, ThreadPoolExecutor(1, "requests") as executor:
+    with ExitStack() as stack:
+        # First: a port that is in use is refused before anything is built.
+        listening = None if port is None else stack.enter_context(port_socket(port))
+        stack.enter_context(testbed)
+        executor = stack.enter_context(ThreadPoolExecutor(1, "requests"))  # runs all requests, one after the other
         subject = NetworkSubject(testbed, history, executor)
-        with ApiServer(subject, testbed.folder / SOCKET, port) as server:
-            history.tell = subject.tell = server.announce
-            yield testbed, server
+        server = stack.enter_context(ApiServer(subject, testbed.folder / SOCKET, listening))
+        history.tell = subject.tell = server.announce
+        yield testbed, server
