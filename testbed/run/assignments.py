@@ -9,7 +9,7 @@ from typing import Any
 from testbed.compiler import CompilerError
 from testbed.controller.model.spec import GossipGraph
 from testbed.emulation.network.routing import Routes
-from testbed.planning import PolicyError
+from testbed.planning import PolicyError, View
 from testbed.planning.events import load as load_simulator
 from testbed.planning.graphs import Graph, GraphError, make_graph
 from testbed.plugins import policy_named, refusal
@@ -54,7 +54,7 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     except CompilerError as error:
         raise CannotRun(str(error)) from None
     sync = experiment.spec.sync
-    known = declared_view(experiment.topology, experiment.spec.round_bytes, routes)
+    known = _declared(experiment, routes)
     try:
         policy = policy_named(sync.policy, policy_options(experiment.spec))
     except (PolicyError, TypeError, ValueError) as error:
@@ -64,6 +64,11 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     except Exception as error:
         raise _refused(experiment, refusal(policy, error)) from None
     assignment_of(experiment)
+
+
+def _declared(experiment: Experiment, routes: Routes | None = None) -> View:
+    spec = experiment.spec
+    return declared_view(experiment.topology, spec.round_bytes, routes, spec.compute.stragglers)
 
 
 def _refused(experiment: Experiment, why: str) -> SpecError:
@@ -80,7 +85,7 @@ def assignment_of(experiment: Experiment) -> Assignment:
     spec = experiment.spec
     if not spec.sync.scheme.assigns:
         return Assignment()
-    known = declared_view(experiment.topology, spec.round_bytes)
+    known = _declared(experiment)
     setting = Setting(view=known, policy_options=policy_options(spec), codec=spec.sync.codec)
     faults: list[Fault] = []
     with _collecting(faults, "sync.graph", "another graph, or another number of workers"):

@@ -108,7 +108,8 @@ class Jobs:
     def _planning_spec(self, routes: Routes, at_s: float) -> PlanningSpec:
         spec, topology = self._experiment.spec, self._experiment.topology
         states = view.declared_states(topology)
-        known = view.view_of(topology, routes, states, spec.round_bytes, at_s, spec.controller.knowledge)
+        knowledge, stragglers = spec.controller.knowledge, spec.compute.stragglers
+        known = view.view_of(topology, routes, states, spec.round_bytes, at_s, knowledge, stragglers)
         return PlanningSpec(
             view=known,
             policy=spec.sync.policy,

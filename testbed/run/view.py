@@ -13,10 +13,20 @@ from testbed.spec.topology import Topology
 MOST_MESHED = 128
 
 
-def members(topology: Topology) -> tuple[Member, ...]:
-    """Return every worker as a member, with the names of its access links."""
+def members(topology: Topology, stragglers: Mapping[str, float] | None = None) -> tuple[Member, ...]:
+    """Return every worker as a member, with the names of its access links.
+
+    `stragglers` are the workers that are always slow, with the factor on all of their steps.
+    """
+    factors = stragglers or {}
     return tuple(
-        Member(w.name, w.site, w.speed, uplink=link_name(w.name, w.site), downlink=link_name(w.site, w.name))
+        Member(
+            w.name,
+            w.site,
+            w.speed / factors.get(w.name, 1.0),
+            uplink=link_name(w.name, w.site),
+            downlink=link_name(w.site, w.name),
+        )
         for w in topology.workers
     )
 
@@ -76,12 +86,25 @@ def view_of(
     model_bytes: int,
     at_s: float,
     knowledge: Knowledge,
+    stragglers: Mapping[str, float] | None = None,
 ) -> View:
-    """Return the view of a network whose links have these states at `at_s` (Unix seconds)."""
-    links = physical_links(topology, states)
-    return View.of_network(members(topology), links, member_routes(topology, routes), model_bytes, at_s, knowledge)
+    """Return the view of a network whose links have these states at `at_s` (Unix seconds).
+
+    `stragglers` are as in `members`.
+    """
+    everyone, links = members(topology, stragglers), physical_links(topology, states)
+    return View.of_network(everyone, links, member_routes(topology, routes), model_bytes, at_s, knowledge)
 
 
-def declared_view(topology: Topology, model_bytes: int, routes: Routes | None = None) -> View:
-    """Return the view of the declared network at its start. `routes` saves computing them, if they are known."""
-    return view_of(topology, routes or Routes.over(topology), declared_states(topology), model_bytes, 0.0, "declared")
+def declared_view(
+    topology: Topology,
+    model_bytes: int,
+    routes: Routes | None = None,
+    stragglers: Mapping[str, float] | None = None,
+) -> View:
+    """Return the view of the declared network at its start.
+
+    `routes` saves computing them, if they are known; `stragglers` are as in `members`.
+    """
+    routes = routes or Routes.over(topology)
+    return view_of(topology, routes, declared_states(topology), model_bytes, 0.0, "declared", stragglers)

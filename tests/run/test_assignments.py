@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from testbed.controller.model.spec import GossipGraph
+from testbed.emulation.network.routing import Routes
 from testbed.planning.view import Member
 from testbed.protocol import NodeConfiguration
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
+from testbed.run.jobs import Jobs
 from testbed.schemes.adpsgd import ActiveMember, PassiveMember
 from testbed.schemes.assignment import GossipAssignment, steps_of
 from testbed.schemes.hop.member import HopMember
@@ -167,6 +169,16 @@ def test_steps_follow_speed(tmp_path: Path) -> None:
     assignment = assignment_of(loaded(tmp_path, {"strategy": "hybrid", "every": 4}, uneven))
     assert assignment.of("tokyo-w0") == {"every": 2, "steps": (4, 4, 2, 4)}
     assert assignment_of(loaded(tmp_path, {"strategy": "diloco"})).of("tokyo-w0") == {}
+
+
+def test_a_straggler_counts_as_slow(tmp_path: Path) -> None:
+    """Its own share of the steps, and the plans of a policy that goes by speed, follow from the factor on its steps."""
+    compute = {"step_time": "100ms", "stragglers": {"tokyo-w0": 4}}
+    experiment = loaded(tmp_path, {"strategy": "hybrid", "policy": "cpn", "every": 8}, compute=compute)
+    assert assignment_of(experiment).of("tokyo-w0") == {"every": 2, "steps": (8, 8, 2, 8)}
+    planning = Jobs(experiment).controller_spec(Routes.over(experiment.topology), 0.0).planning
+    assert planning is not None
+    assert {its.name: its.speed for its in planning.view.members if its.speed != 1.0} == {"tokyo-w0": 0.25}
 
 
 def test_the_cpn_policy_knows_what_the_scheme_has_members_do(tmp_path: Path) -> None:
