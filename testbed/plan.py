@@ -261,6 +261,9 @@ class SchemeTraits:
     codec: str | None = None
     #: The only optimizer with which the scheme is a candidate; None for any.
     optimizer: str | None = None
+    #: Options with which the controller chooses the scheme, beside the local steps. The controller takes each round for
+    #: the exchange of all local steps before it, so that a scheme which may have more rounds is chosen without them.
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: Whether a round sets parameters to the members' plain mean. Only then does merging show the horizon: an outer
     #: optimizer moves by more than the mean change.
     plain_mean: bool = False

@@ -177,7 +177,8 @@ class ChosenStrategy(Strategy):
         scheme = named(choice.scheme)
         if scheme.exchange != "all-reduce" or scheme.name == SCHEME.name:
             raise ValueError(f"a plan chooses {choice.scheme}, which members that reduce in rounds can't go over to")
-        made: Strategy = scheme.algorithm.build(scheme.read(choice.options), self._training)
+        own = {} if scheme.traits is None else scheme.traits.options
+        made: Strategy = scheme.algorithm.build(scheme.read({**own, **choice.options}), self._training)
         return made
 
     def _watch(self) -> None:

@@ -13,14 +13,14 @@ import torch
 from testbed import sync
 from testbed.plan import Plan, TrainingChoice
 from testbed.protocol import Goodbye, Held
-from testbed.schemes import SCHEMES
+from testbed.schemes import SCHEMES, TRAITS
 from testbed.schemes.auto import ChosenStrategy
 from testbed.schemes.training import RoundTraining
 from testbed.sync.errors import SyncError
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import flat, model, step
+from tests.sync.strategies.training import around, flat, model, step
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
@@ -113,6 +113,21 @@ def test_gradients_after_local_steps_find_the_optimizers_alike(tmp_path: Path) -
     plans = [plan(0, GRADIENTS), plan(1, CHOICES[2]), plan(2, GRADIENTS)]
     first, *others = train(tmp_path, plans, everything)
     assert all(torch.equal(first, its) for its in others)
+
+
+@pytest.mark.parametrize("scheme", [name for name, its in TRAITS.items() if its.worth is not None])
+def test_local_steps_are_followed_by_one_round(tmp_path: Path, scheme: str) -> None:
+    """The controller takes the length of a round for that of the exchange."""
+
+    def work(session: sync.Session) -> int:
+        net = model()
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        with around(auto(session, net, optimizer), optimizer):
+            for number in range(6):
+                step(net, optimizer, session.name, number)
+        return session.rounds
+
+    assert set(run(tmp_path, plan(0, TrainingChoice(scheme, {"every": 3})), work).values()) == {2}
 
 
 def test_a_plan_without_a_choice_is_of_gradients(tmp_path: Path) -> None:
