@@ -17,6 +17,11 @@ class PostLocalSgdOptions(LocalSteps):
     #: The first steps, which average gradients; then `every` local steps in a round.
     start: int = limited(100, ge=1)
 
+    @property
+    def among_all(self) -> bool:
+        """True: a gradient of the first steps that some members miss would set them apart for good."""
+        return True
+
 
 SCHEME = Scheme(
     name="post_local_sgd",

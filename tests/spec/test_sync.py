@@ -75,6 +75,8 @@ def test_strategies_that_gossip(sync: dict[str, Any], tmp_path: Path) -> None:
         ({"strategy": "gradients", "policy": "cpn"}, "sync.policy"),
         ({"strategy": "auto", "policy": "cpn"}, "sync.policy"),
         ({"strategy": "sparseloco", "policy": "cpn"}, "sync.policy"),
+        ({"strategy": "post_local_sgd", "policy": "cpn"}, "sync.policy"),
+        ({"strategy": "post_local_sgd", "policy": "hips", "options": {"period": 4}}, "sync.options.period"),
         (
             {"strategy": "gradients", "policy": "hips", "options": {"period": 4}},
             "sync.options.period",
