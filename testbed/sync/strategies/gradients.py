@@ -48,9 +48,9 @@ class PowerSgd:
             gradients: The gradients, of the same shapes in each call.
             weight: This member's weight in the mean.
         """
-        large = [g for g in gradients if self._gains(g)]
+        large = [g for g in gradients if _gains(g, self.rank)]
         matrices = [g.reshape(len(g), -1) for g in large]  # a copy where the layout is channels_last
-        whole = [g for g in gradients if not self._gains(g)]
+        whole = [g for g in gradients if not _gains(g, self.rank)]
         if not self._q:
             self._begin(matrices)
         # Tensors restored from a checkpoint are on the host.
@@ -82,16 +82,18 @@ class PowerSgd:
         self._q = [q.clone() for q in state["q"]]
         self._residuals = [one.clone() for one in state["residuals"]]
 
-    def _gains(self, gradient: torch.Tensor) -> bool:
-        if gradient.dim() < 2:
-            return False
-        rows, columns = len(gradient), gradient[0].numel()
-        return self.rank * (rows + columns) < rows * columns
-
     def _begin(self, matrices: Sequence[torch.Tensor]) -> None:
         draw = torch.Generator().manual_seed(_SEED)
         self._q = [torch.randn(m.shape[1], self.rank, generator=draw).to(m.device) for m in matrices]
         self._residuals = [torch.zeros_like(matrix) for matrix in matrices]
+
+
+def _gains(gradient: torch.Tensor, rank: int) -> bool:
+    """Return whether factors of this rank have fewer numbers than the gradient."""
+    if gradient.dim() < 2:
+        return False
+    rows, columns = len(gradient), gradient[0].numel()
+    return rank * (rows + columns) < rows * columns
 
 
 def _mean(reducer: Reducer, tensors: Sequence[torch.Tensor], weight: float) -> None:
@@ -146,8 +148,10 @@ class Gradients(Strategy):
         return True
 
     def over(self, rounds: int, taken: int) -> bool:
-        """Return whether the steps make enough rounds: one a step, two with PowerSGD."""
-        return taken >= (max(1, rounds // 2) if self._powersgd else rounds)
+        """Return whether the steps make enough rounds: one a step, two where PowerSGD sends a gradient at low rank."""
+        powersgd = self._powersgd
+        two = powersgd is not None and any(_gains(parameter, powersgd.rank) for parameter in self._parameters)
+        return taken >= (max(1, rounds // 2) if two else rounds)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the residuals of codecs and PowerSGD."""

@@ -190,6 +190,15 @@ def test_powersgd_trains(tmp_path: Path) -> None:
     assert (parameters - exact).norm() < 0.5 * (exact - start).norm()
 
 
+@pytest.mark.pure
+@pytest.mark.parametrize(("rank", "steps"), [(1, 3), (9, 6)])
+def test_powersgd_has_a_second_round_where_some_matrix_gains_by_it(rank: int, steps: int) -> None:
+    """At rank 9 the factors of this matrix have 666 numbers, more than its 640."""
+    nobody = cast(Reducer, None)  # no round begins
+    gradients = Gradients(nobody, [torch.zeros(10), torch.zeros(10, 64)], powersgd=PowerSgd(rank))
+    assert gradients.over(6, steps) and not gradients.over(6, steps - 1)
+
+
 @pytest.mark.local
 @pytest.mark.parametrize("rank", [None, 1])
 def test_gradients_of_channels_last_are_those_of_other_layouts(tmp_path: Path, rank: int | None) -> None:
