@@ -68,6 +68,11 @@ def test_places_are_the_same_for_all_and_others_in_each_step() -> None:
     assert len(seen.unique()) > 0.98 * len(values)
 
 
+@pytest.mark.parametrize("count", [2_000, 10_000])
+def test_no_place_of_a_large_share_is_drawn_twice(count: int) -> None:
+    assert len(drawn(3, count, torch.zeros(10_000)).unique()) == count
+
+
 @pytest.mark.parametrize(("every", "rounds", "steps"), [(None, 10, 9), (None, 1, 1), (4, 10, 8), (4, 11, 9)])
 def test_as_many_steps_as_the_rounds_leave(every: int | None, rounds: int, steps: int) -> None:
     training = RoundTraining(None, [torch.zeros(10)], 1.0)  # type: ignore[arg-type]
