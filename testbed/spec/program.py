@@ -39,7 +39,7 @@ class ProgramSection(Strict):
     Relative paths begin in the experiment's folder.
     """
 
-    command: Words | dict[str, Words]
+    command: Words | Annotated[dict[str, Words], Field(min_length=1)]
     """The command and its arguments, as a list; or worker → command, for those workers alone."""
     workers: Words | None = None
     """The workers that run the command, in the order of their ranks; by default all."""

@@ -39,6 +39,7 @@ def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
     ("key", "value", "field", "remedy"),
     [
         ("train.command", "[]", "train.command", ""),
+        ("train.command", "{}", "train.command", ""),
         ("train.command", "{rome-w0: [a]}", "train.command.rome-w0", "paris-w0"),
         ("train.files", "nowhere", "train.files", ""),
         ("train.files", "x" * 300, "train.files", ""),
