@@ -108,6 +108,16 @@ class Hybrid(Periodic):
             self._end_period()
             self._begin_period()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of any strategy with periods, and the steps and the factor of the present period."""
+        return {**super().state_dict(), "every": self._every, "scale": self._scale}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the result of `state_dict`. The present plan's steps count from the next period on."""
+        super().load_state_dict(state)
+        self._every = int(state.get("every", self._every))  # earlier versions kept neither
+        self._scale = float(state.get("scale", self._scale))
+
     def _begin_period(self) -> None:
         self._every, count = self._due()
         if not count > 0:

@@ -145,6 +145,34 @@ def test_steps_may_change_from_round_to_round(tmp_path: Path) -> None:
         torch.testing.assert_close(parameters, flat(model()) - 0.1 * MEAN * ROUNDS, atol=1e-6, rtol=1e-5)
 
 
+def test_a_period_goes_on_from_a_checkpoint_with_its_own_steps(tmp_path: Path) -> None:
+    """The plan in force as members continue has other steps, which count from the next period on."""
+    other = 3
+
+    def train(session: sync.Session) -> tuple[int, torch.Tensor]:
+        net, own = model(), STEPS["m0"]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def strategy_of(count: int) -> Hybrid:
+            training = RoundTraining(session, list(net.parameters()), 1.0)
+            return Hybrid(training, HybridOptions(outer=MEANS), lambda: (count, count / MEAN))
+
+        before = strategy_of(own)
+        for _ in range(own - 1):
+            before.after_step()
+        after = strategy_of(other)
+        after.load_state_dict(before.state_dict())
+        with around(after, optimizer):
+            sum(parameter.sum() for parameter in net.parameters()).backward()
+            optimizer.step()
+            rounds = session.rounds
+        return rounds, flat(net)
+
+    for rounds, parameters in run(tmp_path, Plan(0, MEMBERS, PLAN.trees), train).values():
+        assert rounds == 1
+        torch.testing.assert_close(parameters, flat(model()) - 0.1 * MEAN / STEPS["m0"], atol=1e-6, rtol=1e-5)
+
+
 def test_rounds_beside_the_next_ones_steps_lose_nothing(tmp_path: Path) -> None:
     end, before = beside_steps_by_hand()
     for parameters, agreed in run(tmp_path, PLAN, beside_steps).values():
