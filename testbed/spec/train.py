@@ -92,6 +92,9 @@ class TrainSection(Strict):
             if (width := _GPTS[self.model][1]) <= self.rank:
                 rule = f"{self.rank} is not below the {width} rows of the model's matrices"
                 raise misfit("rank", rule, f"below {width}")
+            if self.optimizer.name == "muon":
+                rule = "low-rank updates have no hidden matrices, so that none would be stepped by Muon"
+                raise misfit("optimizer.name", rule, "`optimizer: {name: adamw}`, or no `rank`")
         return self
 
     @property

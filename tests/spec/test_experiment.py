@@ -128,6 +128,11 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, field: str, tmp
         (spoilt(EXPERIMENT, "train", "dataset", to="text"), "train.dataset", "digits"),
         (spoilt(EXPERIMENT, "train", "rank", to=4), "train.rank", "GPT"),
         (spoilt(GPT, "train", "rank", to=64), "train.rank", "64"),
+        (
+            spoilt(spoilt(GPT, "train", "rank", to=4), "train", "optimizer", to={"name": "muon"}),
+            "train.optimizer.name",
+            "adamw",
+        ),
         (spoilt(EXPERIMENT, "train", "parameters", to=9), "train.parameters", "both"),
         (spoilt(EXPERIMENT, "train", "rounds", to=0), "train.rounds", "1"),
         (spoilt(EXPERIMENT, "train", "rounds", to="3"), "train.rounds", "whole"),
