@@ -1,1 +1,1 @@
-"""Runs of experiments: builds the network, starts controller and workers, plays the events, and gives the verdict."""
+"""Runs of experiments: build the network, start controller and workers, play the events, and give the verdict."""

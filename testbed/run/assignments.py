@@ -25,7 +25,7 @@ CPN = "cpn"
 
 
 def policy_options(spec: ExperimentFile) -> dict[str, Any]:
-    """Return the policy's options. The cpn policy also gets the scheme's and the declared step time's, unless given."""
+    """Return the policy's options; cpn also gets the scheme's, and the declared step time, unless the file has them."""
     given = dict(spec.sync.options)
     if spec.sync.policy != CPN:
         return given
@@ -34,14 +34,14 @@ def policy_options(spec: ExperimentFile) -> dict[str, Any]:
 
 
 def site_period(spec: ExperimentFile) -> int:
-    """Return how many rounds lie between two global synchronizations; 1 if the policy decides about groups."""
+    """Return the number of rounds from one global synchronization to the next; 1 if the policy makes the groups."""
     return 1 if spec.sync.policy == CPN else spec.sync.own.site_period
 
 
 def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     """Check the experiment's policy by planning once for the declared network, before anything is built.
 
-    An experiment whose command trains has no policy to check. `routes` are the network's, if they are known already.
+    An experiment whose own command trains has no policy to check. `routes` are the network's; None computes them.
 
     Raises:
         SpecError: The policy does not exist, refuses its options, or has no plan for the declared network.
@@ -80,7 +80,7 @@ def assignment_of(experiment: Experiment) -> Assignment:
     """Return the members' assignments under the experiment's scheme.
 
     Raises:
-        SpecError: The scheme does not take the workers, or the graph of an event.
+        SpecError: The scheme does not accept the workers, its graph, or the graph of an event.
     """
     spec = experiment.spec
     if not spec.sync.scheme.assigns:

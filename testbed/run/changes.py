@@ -60,7 +60,7 @@ class WorkerPrograms(Protocol):
         """Restart a worker; one that still runs is killed first."""
 
     def one_more(self, site: str) -> AbstractContextManager[Newcomer]:
-        """Start one more worker at a site, and yield its entry for the controller. An exception inside removes it."""
+        """Start one more worker at a site, and yield its controller entry. An exception in the context removes it."""
 
 
 class Changes:
@@ -97,7 +97,7 @@ class Changes:
         self.added: list[dict[str, Any]] = []
 
     def do(self, request: Request, by: By) -> dict[str, Any]:
-        """Carry out a request, and return the fields of its answer. A person asks by `hand`, the experiment by `file`.
+        """Carry out a request by a person (`by` is `hand`) or the experiment (`file`); return the fields of its answer.
 
         Raises:
             ApiProblem: The request can't be carried out in this run.
@@ -110,7 +110,7 @@ class Changes:
             case SwapNetwork():
                 check_file(request.file)
                 return self.swap(self._experiment.add_network(request.file), str(request.file), by)
-            case PauseReplay():  # the events that are still due at a time wait as well
+            case PauseReplay():  # also postpones the events that are due at a time
                 pause_replay(self._testbed, request.paused)
                 self._tell("pause" if request.paused else "resume", self._network.topology.name, by)
             case AddWorker():
@@ -131,13 +131,13 @@ class Changes:
             case Stop():
                 self._stop(request, by)
             case _:
-                raise ApiProblem(NOT_HERE, "this network is a run's; only one that stays up takes other commands")
+                raise ApiProblem(NOT_HERE, "a run's network does not take this; one of `testbed network up` does")
         return {}
 
     def change_links(self, changes: Iterable[LinkChange], pairs: Iterable[tuple[str, str, bool]], by: By) -> None:
         """Change the values of links, which then override their traces, and take physical pairs down or up.
 
-        The controller is told which pairs are down; the rate of a link is for it to measure.
+        The controller is told which pairs are down; it measures the links' rates itself.
         """
         pairs = list(pairs)
         change_links(self._network, changes, pairs, partial(self._tell, by=by))
@@ -154,7 +154,7 @@ class Changes:
             topology = topology.with_worker(added["site"])
         try:
             done = self._network.swap(topology, self._before_routes)
-        finally:  # a swap that was undone has dropped the changed links' rows
+        finally:  # a swap that was undone has dropped the queued rows of its links
             self._testbed.replay.follow(self._network.topology.links.values())
         self.inform()
         self._tell("swap", topology.name, by)
@@ -215,7 +215,7 @@ class Changes:
     def _planned(self) -> ControllerClient:
         """Return the controller that plans. Raises ApiProblem in a run without plans."""
         if self._planner is None:
-            raise ApiProblem(NOT_HERE, "nothing in this run goes by plans: its command has no `backend` or `scheme`")
+            raise ApiProblem(NOT_HERE, "this run has no plans: its `train` section has no `backend` and no `scheme`")
         return self._planner
 
     def _checked(self, worker: str) -> WorkerPrograms:
@@ -232,7 +232,7 @@ class Changes:
         spec = self._experiment.spec
         instead = f"write a higher `workers:` of {site} in the topology's file and start another run"
         if spec.sync.scheme.exchange == "gossip":
-            why = f"{spec.sync.strategy} gossips over a graph of the members that began"
+            why = f"{spec.sync.strategy} gossips over a graph of the workers that the run began with"
             raise ApiProblem(NOT_HERE, f"{why}; {instead}")
         if spec.elastic is None:
             why = "this run takes no new workers; write `elastic: {quorum: 2}` in the experiment's file"
@@ -284,7 +284,7 @@ class EventPlayer:
         controller = self._experiment.spec.controller
         if controller.knowledge == "oracle" and elapsed_s - self._informed_s >= controller.period:
             self._informed_s = elapsed_s
-            with suppress(ControllerError):  # it is busy; the next period sends the states again
+            with suppress(ControllerError):  # the controller is busy; the next period sends the states again
                 self._changes.inform()
 
     def _carry_out(self, event: Event) -> None:

@@ -16,7 +16,7 @@ from testbed.emulation.containers.fleet import CONTROL_FOLDER
 from testbed.emulation.process import await_end, how_it_ended, last_lines
 from testbed.run.errors import RunFailed
 
-#: A controller takes 2.5 s of processor time to start. If it ends, that is noticed at once; this is for one that hangs.
+#: A controller takes 2.5 s of processor time to start. Its end is noticed at once; the limit is for one that hangs.
 START_DEADLINE_S = 120.0
 END_DEADLINE_S = 10.0
 

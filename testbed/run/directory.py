@@ -44,7 +44,7 @@ class RunDirectory:
         different roots. The directory appears with its manifest in it.
 
         Raises:
-            CannotRun: The directory can't be made; nothing is left of it.
+            CannotRun: The directory can't be made; any part of it is removed again.
         """
         began_s = time.time()
         self._records: dict[str, Records] = {}
@@ -115,8 +115,8 @@ class RunDirectory:
 def give_back(paths: Iterable[Path]) -> None:
     """Make the user behind sudo the owner of root's files; without sudo, nothing changes.
 
-    A file stays as it is where another run is replacing it, where its file system keeps no owners, or where this
-    process may not give it away: `sudo -u SOMEBODY` names the user behind sudo, too.
+    A file keeps its owner if another run is replacing it, if its file system has no owners, or if this process may not
+    give it away: SUDO_UID is also set by `sudo -u SOMEBODY`.
     """
     if owner := os.environ.get("SUDO_UID"):
         group = int(os.environ.get("SUDO_GID", owner))
@@ -179,7 +179,7 @@ class PastRun:
 
 
 class NotRemoved(ValueError):
-    """The directory is not a run's, or its run goes on; the text says which."""
+    """The directory is not a run's, or its run is still going on; the text says which."""
 
 
 def past_runs(root: Path = RUNS) -> list[PastRun]:
@@ -192,13 +192,15 @@ def remove_run(path: Path) -> PastRun:
     """Remove a run's directory, point `latest` at the newest run that is left, and return the removed run.
 
     Raises:
-        NotRemoved: `path` is not a run's directory, or the run goes on.
+        NotRemoved: `path` is not a run's directory, or the run is still going on.
     """
     run = _past_run(path.resolve())
     if run is None:
         raise NotRemoved(f"{path}: not a run's directory\n    write instead: a name that `testbed runs` lists")
     if run.state == GOING_ON:
-        raise NotRemoved(f"{path}: the run goes on\n    write instead: `testbed network clean --name {run.id}` first")
+        raise NotRemoved(
+            f"{path}: the run is still going on\n    write instead: `testbed network clean --name {run.id}` first"
+        )
     shutil.rmtree(run.path)
     _lead_to_newest(run.path.parent)
     return run
@@ -230,7 +232,7 @@ def _size_of(folder: Path) -> int:
     size = 0
     for above, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            with suppress(FileNotFoundError):  # a run that goes on has renamed it
+            with suppress(FileNotFoundError):  # a run that is still going on has renamed it
                 size += Path(above, name).lstat().st_blocks * 512
     return size
 
@@ -245,7 +247,7 @@ def _end_state(path: Path) -> str:
 
 
 def is_going_on(manifest: Mapping[str, Any]) -> bool:
-    """Return whether a manifest's run goes on, on this machine; False for manifests of earlier versions."""
+    """Return whether a manifest's run is going on, on this machine; False for manifests of earlier versions."""
     try:
         return ProcessIdentity(**manifest["process"]).is_running
     except (KeyError, TypeError):

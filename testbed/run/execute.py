@@ -68,8 +68,8 @@ def execute(
 ) -> Executed:
     """Run the experiment in a file, with `overrides` of its fields by dotted names.
 
-    Nothing of the network or the containers is left, also after an exception. `strict` refuses an experiment that
-    exceeds the host's budget. `publish` makes the report, once all else is in the run's directory.
+    The network and the containers are removed, also after an exception. `strict` refuses an experiment that exceeds the
+    host's budget. `publish` makes the report, once all else is in the run's directory.
 
     Raises:
         SpecError: The input is wrong.
@@ -86,9 +86,9 @@ def execute_experiment(
     """Run an experiment that was read already, as `execute` does; the terminal shows its `title` first.
 
     Raises:
-        SpecError: The input is wrong. If nothing was written by then, no directory of the run is left.
-        CannotRun: The machine can't run it, the page's port is taken, or its engine, its network or its disk failed
-            before the programs started. From their start on, such a failure is the run's, which then has not finished.
+        SpecError: The input is wrong. If nothing was written by then, the run's directory is removed.
+        CannotRun: The machine can't run the experiment, the page's port is taken, or the engine, the network or the
+            disk failed before the programs started. A later failure ends the run, and `finished` is False.
         OutputClosedError: The program that reads the output has ended.
     """
     listen_for_page(display)
@@ -171,9 +171,9 @@ def _published(directory: Path, publish: Publish, display: Display) -> Path | No
 
 
 def _broken(directory: RunDirectory, display: Display, publish: Publish, text: str, error: BaseException) -> Executed:
-    """Write why the machine broke. Before the programs start, it cannot run the experiment; later, the run failed.
+    """Write why the machine broke. If the programs had started, the run failed; otherwise, raise CannotRun.
 
-    Where the run's directory was removed, nothing says whether they had started: the run failed then, too.
+    If the run's directory was removed, nothing says whether they had started: the run failed then, too.
 
     Raises:
         CannotRun: No program was started.
@@ -187,7 +187,7 @@ def _broken(directory: RunDirectory, display: Display, publish: Publish, text: s
 
 
 def _failed(directory: RunDirectory, display: Display, publish: Publish, text: str) -> Executed:
-    """Write and print why a run did not finish, and report what it did until then. A full disk takes no report."""
+    """Write and print why a run did not finish, and make its report, except on a full disk."""
     failed(directory, text)
     display.say(f"[red]failed:[/] {escape(text)}\n  the logs are in {directory.path}/logs")
     page = None

@@ -20,7 +20,7 @@ P = ParamSpec("P")
 
 
 class UndoStack:
-    """As an ExitStack, but raises the first error; later errors become notes of it.
+    """An ExitStack that raises the first error; later errors become notes of that error.
 
     An ExitStack raises the last error: when the engine dies, its failure during the clean-up would hide why a run
     ended.
@@ -78,7 +78,7 @@ class Guard(UndoStack):
         self._rings = threading.current_thread() is threading.main_thread()
 
     def allow(self, seconds: float, what: str) -> None:
-        """Start the time limit of a phase, which an error names as `what`; it replaces that of the phase before."""
+        """Start the time limit of a phase, in place of the previous phase's. An error names the phase as `what`."""
         self._what = f"{what} took longer than {seconds:g} s"
         if self._rings:
             signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
@@ -109,7 +109,7 @@ class Guard(UndoStack):
 def removed_at_end(network: str, containers: bool) -> Iterator[None]:
     """On leaving, remove everything that carries the network's label: an interrupted clean-up may have missed some.
 
-    With `containers`, which a run starts, a Docker engine must answer.
+    With `containers`, a Docker engine must answer.
 
     Raises:
         EngineError: No Docker engine answers on entry, so nothing is started.

@@ -34,7 +34,7 @@ PATIENCE_S = 2 * JOIN_DEADLINE_S
 class Jobs:
     """The jobs of an experiment's members, and the spec of their controller.
 
-    Members that run in containers have a scheme's file elsewhere than this process.
+    In containers, a scheme's file has another path than in this process.
 
     Raises:
         SpecError: The scheme does not take the experiment's workers or graphs, or containers can't read its file.

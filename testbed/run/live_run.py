@@ -34,7 +34,7 @@ from testbed.spec.experiment import Experiment
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The newest rounds, decisions and events in the state, of each at most this number: a run may make a million rounds.
+#: The most rounds, decisions and events in the state, of each kind: a run may make a million rounds.
 NEWEST_SHOWN = 5_000
 
 
@@ -49,7 +49,7 @@ class LoopExecutor(Executor):
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Queue a call, from any thread. Raises RuntimeError after the shutdown."""
         future: Future[R] = Future()
-        with self._guard:  # what is queued before the shutdown is cancelled by it
+        with self._guard:  # the shutdown cancels all calls queued before it
             if self._over:
                 raise RuntimeError("the run has ended and takes no more requests")
             self._asked.put((future, lambda: fn(*args, **kwargs)))
@@ -188,8 +188,8 @@ class RunControl:
     def __enter__(self) -> Self:
         """Serve the API, on the run's socket and on the port of `--open`.
 
-        The next run of the command gets the same port and token, so that a page that is open shows that run next. Its
-        socket listens from the first run to the last: between two, no other program can take the port.
+        The next run of the command gets the same port and token, so that an open page shows that run next. The port's
+        socket listens from the first run to the last: between two runs, no other program can take the port.
 
         Raises:
             CannotRun: The port is taken.

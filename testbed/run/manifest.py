@@ -21,7 +21,7 @@ PACKAGES = ("docker", "networkx", "numpy", "pydantic", "scipy", "torch")
 
 
 class Manifest:
-    """The `manifest.json` that the run's directory began, with the experiment's inputs; extended as the run goes on."""
+    """A run's `manifest.json`: begun by its RunDirectory, with the experiment's inputs, and extended during the run."""
 
     def __init__(self, directory: RunDirectory, experiment: Experiment, **more: Any) -> None:
         self._directory = directory
@@ -57,7 +57,7 @@ def data_facts(experiment: Experiment) -> dict[str, Any]:
 
 
 def traffic_facts(topology: Topology) -> dict[str, Any]:
-    """Return the links' background traffic as declared, and what it leaves of links in the mean; empty without any."""
+    """Return the links' declared background traffic, and the mean bit/s that it leaves free; empty without traffic."""
     loaded = {name: link for name, link in topology.links.items() if link.traffic}
     left = {name: next(columns_of(link.trace)).mean * 1e6 for name, link in loaded.items() if link.trace is not None}
     declared = {name: link.traffic_record() for name, link in loaded.items()}
@@ -96,7 +96,7 @@ def git_commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    # Under sudo the checkout belongs to another user; git reads such a one only if it is named as safe.
+    # Under sudo the checkout belongs to another user; git reads such a checkout only if it is named as safe.
     command = ["git", "-c", f"safe.directory={SHARE}", "-C", str(SHARE), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

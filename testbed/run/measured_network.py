@@ -55,7 +55,7 @@ def recheck_budget(fits: bool | None, reasons: Sequence[str]) -> None:
 
 
 class FidelityMeasurements:
-    """The fidelity of each link that a run ever had. Making one measures all links, which must be idle."""
+    """The fidelity of each link that a run ever had. The constructor measures all links, which must be idle."""
 
     def __init__(self, testbed: Testbed) -> None:
         #: The links' errors, measured by probes on the idle link.
@@ -67,7 +67,7 @@ class FidelityMeasurements:
     def follow_swap(self, added: set[str]) -> None:
         """Measure a swap's new links while they are idle, and keep the counters of the others.
 
-        Called when the new links are built and no route has moved nor any link was removed.
+        To be called after the new links are built, and before a route moves or a link is removed.
         """
         self.keep()
         if added:

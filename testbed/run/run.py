@@ -4,8 +4,8 @@
                                                                              |  replay clock, sampler, events
     summary, verdict, report  <-  everything removed, in the reverse order  <'
 
-Whatever ends a run (its last round, an error, Ctrl-C, the watchdog), the same Guard cleans up. It also ends a phase
-that exceeds its time limit.
+Whatever ends a run (its last round, an error, Ctrl-C, the watchdog), the same Guard cleans up. The Guard also ends a
+phase that exceeds its time limit.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class Execution:
 
 
 class Run(Execution):
-    """The execution of an experiment that our workers train.
+    """The execution of an experiment whose model the testbed's own workers train.
 
     Raises:
-        SpecError: The scheme does not take the experiment's workers or graphs.
+        SpecError: The scheme does not accept the experiment's workers or graphs.
     """
 
     def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display) -> None:
@@ -118,10 +118,10 @@ class Run(Execution):
         return training.execute(guard)
 
     def connect(self, testbed: Testbed, guard: Guard) -> None:
-        """Make the controller reachable for the workers; those on this host need nothing."""
+        """Make the controller reachable for the workers on other hosts."""
 
     def broken(self) -> str | None:
-        """Return why workers no longer reach the controller; None while they do, as those on this host always."""
+        """Return why workers no longer reach the controller; None while they do. Workers on this host always do."""
         return None
 
     def fleet(self, network: str, control: Path) -> Fleet:

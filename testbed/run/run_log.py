@@ -103,7 +103,7 @@ class RunLog:
         return [event for event in self.events if event.get("by") == "hand"]
 
     def show(self, status: Mapping[str, Any]) -> None:
-        """Show a status on the page, of a training without a controller."""
+        """Show the status of a training without a controller on the page."""
         self.status = status
         self.announce()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` d
 
 PERIOD_S = 1.0
 
-#: A kernel's queue tells its length, not how long it was busy, so it is read this often in a period.
+#: The kernel reports a queue's length, not how long it was busy, so the length is read this often in a period.
 LOOKS = 10
 
 
@@ -59,7 +59,7 @@ class Sampler:
             while not self._stopped.is_set():
                 self._sample()
                 for _ in range(LOOKS):
-                    # Samples missed in a pause of the host are not made up for: a burst would hide how long it lasted.
+                    # Samples missed in a pause of the host are not made up for: a burst would hide the pause's length.
                     due = max(due + PERIOD_S / LOOKS, time.monotonic())
                     self._stopped.wait(max(0.0, due - time.monotonic()))
                     self._network.shaper.counters()

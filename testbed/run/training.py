@@ -65,7 +65,7 @@ class Outcome:
     idle: list[str] = field(default_factory=list)
     #: Changes that people made before the run began and that held during it, in words.
     by_hand: list[str] = field(default_factory=list)
-    #: What the verdict can't judge, beside what it never can where a command trains.
+    #: What the verdict can't judge, in addition to what it can't judge in any run whose command trains.
     not_judged: list[str] = field(default_factory=list)
 
 
@@ -102,7 +102,7 @@ class MeasuredTraining:
     def _carry_out(self, train: Callable[[ExitStack], None]) -> Period:
         """Replay, sample and take requests while `train` runs, and return its period.
 
-        The stack that `train` gets is undone before these end.
+        The stack that `train` gets is closed before the replay, the samples and the requests end.
         """
         began, started_s = time.monotonic(), time.time()
         self._manifest.add(training_started_s=started_s)
@@ -152,7 +152,7 @@ class MeasuredTraining:
 
 
 class Training(MeasuredTraining):
-    """A training by our workers, until their controller says that it is over."""
+    """A training by the testbed's own workers, until their controller says that it is over."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ from testbed.spec.topology import Worker
 UNANSWERED_S = 20.0
 
 #: Members give up by themselves after at most two round timeouts: one for a round's peers, one for the data of a lost
-#: peer. So the watchdog ends only runs whose members can't.
+#: peer. So the watchdog ends only runs whose members can't give up.
 ROUND_TIMEOUTS = 2
 #: On a host that is short of processors, steps may take up to this many times as long as declared; the verdict says so.
 OVERRUN = 4.0

@@ -42,7 +42,7 @@ LONGEST_PAUSE_S = 30.0
 #: A worker is restarted at most this many times; the last restart is some 90 s after the first death.
 MOST_RESTARTS = 8
 
-#: A worker that ran this long did not die of its start: its earlier deaths are not counted.
+#: A worker that ran this long did not die at its start: its earlier deaths are not counted.
 STEADY_S = 60.0
 
 
@@ -154,7 +154,7 @@ class Workers:
                 )
             time.sleep(POLL_S)
         if status["state"] == "failed":
-            watchdog.check_host()  # which may be why it failed
+            watchdog.check_host()  # a broken host may be why training failed
             raise RunFailed(status["failure"])
 
     def end(self) -> None:
@@ -236,7 +236,7 @@ class Workers:
         return restarted
 
     def deaths(self) -> str:
-        """Return how workers ended with an error, one a line, to follow a run's reason to end.
+        """Return the workers that ended with an error and how, one a line, with a line break before each.
 
         Empty if no worker did, or if the engine does not answer.
         """

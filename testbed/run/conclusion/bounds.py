@@ -25,8 +25,8 @@ from testbed.spec.topology import Topology
 BOUND_ROUNDS = 32
 
 
-#: A segment is described by means over its rounds, and the bound of a mean may miss a single round's, so a segment has
-#: at least this many rounds.
+#: The least number of rounds in a segment: means over its rounds describe it, and their bound may differ from that of
+#: a single round.
 LEAST_ROUNDS = 8
 
 #: The most segments of a run; the bound is solved once for each, since the network changes.

@@ -31,7 +31,7 @@ NOT_JUDGED = (
     "the trained model: a command does not report it",
 )
 
-#: The keys of `rounds.jsonl` that no figure is made of. They are most of its bytes: a run of hours has GiB of them.
+#: The keys of `rounds.jsonl` that no figure uses. They are most of its bytes: a run of hours has GiB of them.
 UNUSED = ("arrivals", "peers", "slices")
 
 
@@ -53,7 +53,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     verdict = judge(evidence)
     sync = experiment.spec.sync
     centred = sync.scheme.exchange == "all-reduce"
-    bounded = program is None and members <= MOST_BOUNDED  # a program's rounds are of tensors of any size
+    bounded = program is None and members <= MOST_BOUNDED  # a program's all-reduces have different sizes
     bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred and bounded else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
     proven = bounded and provable(experiment, directory) and not outcome.status["membership_events"]
@@ -118,8 +118,8 @@ def _sites(experiment: Experiment, outcome: Outcome) -> dict[str, list[str]]:
 def failed(directory: RunDirectory, reason: str) -> None:
     """Write the summary of a run that did not finish: all fields of `summary.json`, without figures.
 
-    A summary that is there already stays. A disk error is logged and not raised, since the error that ended the run is
-    about to be.
+    A summary that exists already stays. A disk error is logged and not raised, since the caller is about to raise the
+    error that ended the run.
     """
     if (directory.path / "summary.json").exists():
         return

@@ -27,7 +27,7 @@ class MergeDrift:
     at_s: float
     #: The distance of the merged mean from the parameters that all began with.
     moved: float
-    #: The distance of each member from the mean, and that of each group's mean (within a tenth).
+    #: The distance of each member from the mean, and the distance of each group's mean (within 10 %).
     members: Mapping[str, float]
     groups: Mapping[str, float]
     #: The mean loss of the members at their own parameters, and at the merged ones; None if it was not measured.
@@ -66,7 +66,7 @@ def _merge(number: int, fragment: int, reported: Mapping[str, tuple[Record, Reco
 
 
 def _length(drifts: Sequence[Record]) -> float:
-    """Return the distance of some members' mean from the mean of all, for more than one by their random projections."""
+    """Return the distance of some members' mean from the mean of all; of several, estimated by random projections."""
     if len(drifts) == 1:
         return float(drifts[0]["apart"])
     weight = sum(drift["weight"] for drift in drifts) or 1.0

@@ -42,8 +42,8 @@ def bypassed_bytes(first: CounterReading, last: CounterReading) -> dict[str, int
     """Return, by link, the bytes that arrived between two readings and can't have passed the shaper.
 
     Links with at most one super-packet of such bytes are left out. The shaper counts the headers of each frame, the
-    kernel only those of the super-packet, so of shaped traffic never more arrives than the shaper counted from before
-    the first reading to after the last.
+    kernel only those of the super-packet, so the kernel never counts more bytes of shaped traffic than the shaper did
+    from before the first reading to after the last.
     """
     found = {}
     for link, arrived in _grown(first.arrived, last.arrived):
@@ -55,8 +55,9 @@ def bypassed_bytes(first: CounterReading, last: CounterReading) -> dict[str, int
 
 
 def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
-    """Return, by link, the relative excess over its rate in its worst window, of `traffic.jsonl` and `links.jsonl`.
+    """Return, by link, the relative excess of the bytes that arrived over the link's rate, in its worst window.
 
+    `samples` are the lines of `traffic.jsonl`, `states` those of `links.jsonl`.
     Links whose excess is within the measurement's resolution are left out. A window is compared with the highest rate
     in force during it and for the same time before it, when the bytes that arrive may have been sent.
     """
@@ -93,7 +94,7 @@ def _grown(first: Mapping[str, int], last: Mapping[str, int]) -> Iterator[tuple[
 def _peak_bps(moments: Sequence[float], rates: Sequence[float], began_s: float, ended_s: float) -> float:
     """Return the highest of the rates in force in [began_s, ended_s], each from its moment on; moments are in order.
 
-    They are searched: a trace has 36,000 an hour, and an hour has as many windows as seconds.
+    The search is binary: a trace has 36,000 rates an hour, and an hour has as many windows as seconds.
     """
     after, end = bisect_right(moments, began_s), bisect_right(moments, ended_s)
     return max(rates[max(after - 1, 0) : max(after, end)], default=0.0)

@@ -108,7 +108,7 @@ def late_part(reports: Sequence[Record], declared: Mapping[str, float]) -> float
 def last_metric(reports: Sequence[Record], name: str) -> float | None:
     """Return a metric's mean over the members that reported it in the newest round in which any did, or None.
 
-    A value that is not finite, such as the loss of a training that diverged, is recorded as None: so is then the mean.
+    A value that is not finite, such as the loss of a training that diverged, is recorded as None; then so is the mean.
     """
     found = [(r["round"], r["metrics"][name]) for r in reports if name in r["metrics"]]
     newest = max((number for number, _ in found), default=None)
@@ -153,8 +153,9 @@ def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
 def seconds_per_iteration(final: Record, reports: Sequence[Record]) -> list[float]:
     """Return the seconds of every iteration of a gossip run, those of all members in one list.
 
-    The time of a member that skipped iterations is shared by them. A member that was restarted made none in between,
-    and makes some again if it was ahead of the others. Each member's reports are in the order in which it made them.
+    The time in which a member skipped iterations is divided among them. A restarted member made no iterations while it
+    was away, and repeats some if it was ahead of the others. Each member's reports are in the order in which it made
+    them.
     """
     entered: dict[str, int] = {}
     seconds: list[float] = []

@@ -17,7 +17,7 @@ RTT_TOLERANCE_S = {"netem": 0.5e-3, "userspace": 1e-3}
 #: A twentieth of the shortest trace step in use (100 ms).
 REPLAY_LATE_P99_S = 5e-3
 
-#: The share of a second from which on a busy host can't be on time …
+#: A host that is busy for more than this share of a second can't be on time …
 CPU_BUSY = 0.97
 #: … and the fraction of a run's seconds that may be so busy: start-up and evaluation cause some.
 CPU_BUSY_SHARE = 0.10
@@ -63,7 +63,7 @@ class Evidence:
     late_steps: float
     lost_updates: int
     duplicated_updates: int
-    #: Whether all members had the same parameters at the end; None if that was not found out.
+    #: Whether all members had the same parameters at the end; None if that is not known.
     identical_parameters: bool | None
     #: The file's events that did not happen, in words.
     missed_events: Sequence[str]
@@ -71,7 +71,7 @@ class Evidence:
     alike: bool = True
     #: The changes that people made, which the files did not ask for.
     by_hand: Sequence[str] = ()
-    #: Reasons of the hosts that a network is split over.
+    #: Reasons for doubt that concern the other hosts of a network that is split over several.
     hosts: Sequence[str] = ()
     #: Reasons why parts of the emulation were not used.
     idle: Sequence[str] = ()

@@ -211,7 +211,8 @@ class ExperimentPrograms:
             RunFailed: A container or the engine failed.
         """
         label.end_crashed_launches(self._network)
-        # Launches on the same workers share these places: what another one uses, until its files are copied, stays.
+        # Launches on the same workers share the result folders. Those that another launch uses are not cleared, until
+        # that launch's files are copied.
         used = {worker for workers in label.launches(self._network).values() for worker in workers}
         label.record_launch(self._network, self._launch, self._containers)
         fresh = [container for worker, container in self._containers.items() if worker not in used]
@@ -263,7 +264,7 @@ class ExperimentPrograms:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The manifest's entries on the programs; all are there after `end`.
+        """The manifest's entries on the programs; complete after `end`.
 
         The exit code of a process that was ended because of another one is None.
         """
@@ -276,12 +277,12 @@ class ExperimentPrograms:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The last status of the controller; without one, that of no rounds."""
+        """The last status of the controller; without a controller, a status of no rounds."""
         return {"swaps": [], "membership_events": []} if self.controller is None else self.controller.status
 
     @property
     def idle(self) -> list[str]:
-        """The reason why the controller was not used, in a list; an empty list if it was used. For after `end`."""
+        """The reason why the controller was not used, in a list; empty if it was used. To be read after `end`."""
         return [self.controller.idle] if self.controller is not None and self.controller.idle else []
 
     def _keep_files(self) -> None:

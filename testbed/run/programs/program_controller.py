@@ -24,7 +24,7 @@ from testbed.run.controller_process import ADDRESS, ControllerFailed, Controller
 from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
 
-#: The size of a sum that plans are made for: DistributedDataParallel's default bucket.
+#: The size of the all-reduce that plans are made for: DistributedDataParallel's default bucket.
 BUCKET_BYTES = 25 * 1024 * 1024
 #: The number of rounds: the programs decide how many there are.
 ENDLESS = 1_000_000_000
@@ -33,7 +33,7 @@ POLICY = "auto"
 #: Rounds without training: a scheme around a script first compares the members' parameters (`check_alike`).
 COMPARISONS = {"scheme": 1, "wan": 0}
 
-#: What no process did, if none joined the controller.
+#: The step that would have made a process join the controller.
 NOT_DONE = {"wan": "reduced a large tensor", "scheme": "stepped a torch optimizer"}
 #: Why processes that joined made no round.
 NO_ROUND = {
@@ -48,9 +48,9 @@ class ProgramController:
     Its records are in the run's directory, as those of an experiment's own training are: rounds, plans, decisions.
 
     Attributes:
-        client: Makes requests to it while it runs.
-        status: Its whole last status, which `__exit__` reads.
-        outcome: The part of its last status for the summary: who joined, the last round, and the plan swaps.
+        client: Sends requests to the controller while it runs.
+        status: The controller's whole last status, which `__exit__` reads.
+        outcome: The part of `status` for the summary: the members that joined, the last round, and the plan swaps.
 
     Args:
         topology: The network's topology.
@@ -58,7 +58,7 @@ class ProgramController:
         ranks: The processes; their workers are the members, each with one process.
         folder: The network's folder, for the sockets.
         directory: The run's directory.
-        variables: What processes use the controller for: TESTBED_BACKEND or TESTBED_SCHEME, with its setting.
+        variables: The processes' environment variables: TESTBED_BACKEND or TESTBED_SCHEME, with its setting.
         codec: The codec of every plan.
     """
 
@@ -136,7 +136,7 @@ class ProgramController:
 
     @property
     def idle(self) -> str:
-        """The reason why no round went by the controller's plans; empty if a round did."""
+        """The reason why no round followed the controller's plans; empty if one did."""
         return unused_controller(self.name, self._setting, self.outcome)
 
     @property
@@ -160,10 +160,10 @@ def _asked(name: str, setting: str) -> str:
 
 
 def unused_controller(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
-    """Return why no round went by the controller's plans; an empty text if one did, or if the controller failed.
+    """Return why no round followed the controller's plans; an empty text if one did, or if the controller failed.
 
-    `name` is what the programs use the controller for, `wan` (a backend) or `scheme`, with its setting. `outcome` is
-    the controller's last status: `joined`, `round`, `state` and `failure`.
+    `name` says how the programs use the controller: as the backend `wan`, or for a `scheme`; `setting` is its value.
+    `outcome` is the controller's last status: `joined`, `round`, `state` and `failure`.
     """
     if outcome["state"] == "failed":
         return ""

@@ -1,4 +1,4 @@
-"""One execution of an experiment whose own command trains: like a Run, without our controller and worker program.
+"""One execution of an experiment whose own command trains: a Run without the testbed's worker program.
 
 engine, image -> shaper -> routers and links -> probe -> containers -> the command on all workers
                                                                           |  replay clock, sampler, events
@@ -89,7 +89,7 @@ class ProgramTraining(MeasuredTraining):
         if self._programs.controller is None:
             self._run_log.show(printed)
             return
-        with suppress(ControllerError):  # it is busy; a controller that has ended fails the wait
+        with suppress(ControllerError):  # the controller is busy; if it has ended, `wait` fails
             status = self._programs.controller.client.status()
             # The programs decide how many rounds there are, so none is known to be the last.
             self._run_log.keep({**status, "rounds": status["round"] or 0, **printed})

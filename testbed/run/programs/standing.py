@@ -1,7 +1,7 @@
 """A command on a network that is up, and stays up: `testbed launch` without a topology.
 
-The process that keeps the network up replays its traces and carries out what people ask of it, so a run of this kind
-records what that process says.
+The process that keeps the network up replays its traces and carries out people's requests, so a run of this kind
+records what that process reports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from testbed.telemetry.host import CpuMeter
 #: The most characters of a command that the network's events show.
 MOST_SHOWN = 200
 
-#: What the verdict can't judge, beside what it never can where a command trains.
+#: What the verdict can't judge, in addition to what it can't judge in any run whose command trains.
 NOT_JUDGED = "rates and round trips of the links, which are measured on a new network only, while they are idle"
 
 #: The seconds between two records of the network's traffic.
@@ -94,7 +94,7 @@ class Recorder:
 
     def tell(self, kind: str, target: str) -> None:
         """Add an event of the launch to those of the network, which its page shows."""
-        with suppress(RequestFailed, RequestRefused):  # it is going down, or an earlier version keeps it up
+        with suppress(RequestFailed, RequestRefused):  # the network is going down, or an earlier version keeps it up
             self._network.do(RecordLaunch(kind=kind, target=target))
 
     def start(self) -> None:
@@ -165,7 +165,7 @@ def arrived(status: Mapping[str, Any]) -> dict[str, int]:
 
 
 class StandingRun(Execution):
-    """The execution of an experiment whose command trains, on the `network` that is up and whose topology it has.
+    """The execution of an experiment whose command trains, on `network`, which is up and has the same topology.
 
     Raises:
         SpecError: One command would make each worker train alone.
@@ -179,7 +179,7 @@ class StandingRun(Execution):
     def execute(self, strict: bool = False) -> Outcome:
         """Run the command until it has ended on all its workers, and return the outcome. `strict` changes nothing here.
 
-        No process that it started is left, also after an exception.
+        All processes of the command have ended then, also after an exception.
 
         Raises:
             RunFailed: The command failed on a worker, the network went down, or the disk is full.
@@ -247,7 +247,7 @@ def _lateness(links: Mapping[str, Mapping[str, Any]], late_ms: float | None) -> 
 
     Args:
         links: The links of the network's status.
-        late_ms: The lateness of all traces together in the last minute, which is all that the network says.
+        late_ms: The lateness of all traces together in the last minute, the only lateness that the network reports.
     """
     return {} if late_ms is None else {name: [late_ms / 1e3] for name, link in links.items() if link["replayed"]}
 

@@ -125,7 +125,7 @@ class LossLine(msgspec.Struct, gc=False):
 
 @lru_cache(maxsize=1000)
 def read_curve(run: Path) -> Curve:
-    """Return the mean loss of the members in each round of an ended run, from its directory; empty without one."""
+    """Return the mean loss of the members in each round of an ended run, from its directory; empty without losses."""
     try:
         began = float(json.loads((run / "manifest.json").read_text(encoding="utf-8"))["training_started_s"])
         lines = msgspec.json.Decoder(LossLine).decode_lines((run / "rounds.jsonl").read_bytes())
@@ -139,7 +139,7 @@ def read_curve(run: Path) -> Curve:
 
 
 def common_loss(curves: Iterable[Curve]) -> float | None:
-    """Return the lowest loss that all curves reached, leaving out empty ones; None without any."""
+    """Return the lowest loss that all curves reached, leaving out empty ones; None if all are empty."""
     return max((min(loss for _, loss in _smoothed(curve)) for curve in curves if curve), default=None)
 
 

@@ -106,12 +106,12 @@ def hash_of(experiment: Experiment) -> str:
 
 
 #: Fields of `train` that earlier versions lacked. They count only where they are given, so that a sweep of an earlier
-#: version goes on.
+#: version can be continued.
 ADDED = ("workers", "on_host", "renew_image")
 
 
 def _values(experiment: Experiment) -> dict[str, Any]:
-    """Return the values that count, with the names alone of a scheme's and of policies' files."""
+    """Return the values that count. Paths of a scheme's and of policies' files are reduced to the files' names."""
 
     def name_of(plugin: str) -> str:
         return Path(plugin).name if is_file(plugin) else plugin

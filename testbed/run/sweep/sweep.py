@@ -33,7 +33,7 @@ from testbed.spec.sweep import Sweep
 from testbed.spec.units import count
 from testbed.telemetry.store import Records, read_records
 
-#: The tables' own columns. An axis of such a name would be lost in them.
+#: The tables' own columns. They would overwrite an axis of the same name.
 COLUMNS = frozenset(
     (
         *("seed", "repeat", "run", "verdict", "runs", "trusted", "suspect", "failed"),
@@ -55,10 +55,10 @@ class Watcher(Protocol):
         """Show that a run has ended."""
 
     def lost(self, reason: str, run: PlannedRun | None) -> None:
-        """Show that a host was lost, for a reason that names it. Its run, if it had one, is made again."""
+        """Show that a host was lost; `reason` names the host. Its `run`, if it had one, is made again."""
 
 
-#: Opens a watcher of runs, of which some may be made already.
+#: Opens a watcher of runs, some of which may already be made.
 Watch = Callable[[Comparison], AbstractContextManager[Watcher]]
 
 #: Makes runs of the experiment in a file, here or elsewhere, and yields each when it has ended.
@@ -84,7 +84,7 @@ def planned_sweep(sweep: Sweep, overrides: Mapping[str, str] | None = None) -> l
     """Return the runs that a sweep asks for, with `overrides` of the experiment's fields at all points.
 
     Raises:
-        SpecError: The input is wrong. The error is on the sweep's file if only a point is wrong.
+        SpecError: The input is wrong. The error names the sweep's file if only a point is wrong.
     """
     spec, file, everywhere = sweep.spec, sweep.experiment, overrides or {}
     taken = [
@@ -116,7 +116,7 @@ def _replaced(sweep: Sweep, overrides: Mapping[str, str]) -> Iterator[Fault]:
 
 
 def _of_the_point(error: SpecError, sweep: Sweep, labels: Mapping[str, str], overrides: Mapping[str, str]) -> SpecError:
-    """Return a point's error as the sweep's, unless the experiment with the overrides has it without any axis too."""
+    """Return a point's error as one of the sweep's file; unchanged if the experiment has it without any axis too."""
     if not labels:
         return error
     try:
@@ -168,7 +168,7 @@ class SweepRecord:
     """The record of a sweep, open in one process at a time.
 
     Raises:
-        CannotRun: Its folder can't be made, or another process has the record open.
+        CannotRun: The record's folder can't be made, or another process has the record open.
     """
 
     def __init__(self, name: str, root: Path = RUNS) -> None:
