@@ -93,7 +93,7 @@ def _policies(records: Sequence[RunRecord]) -> list[str]:
 
 
 def labels(records: Sequence[RunRecord]) -> list[str]:
-    """Return a unique label for each run: its policy and seed, as far as runs differ in them, or else its id."""
+    """Return a unique label for each run: its policy and seed, each only if runs differ in it, or else its id."""
     parts = [(r.policy, f"seed {r.manifest.get('seed')}") for r in records]
     differing = [index for index in (0, 1) if len({part[index] for part in parts}) > 1]
     names = [

@@ -43,7 +43,7 @@ def drawings(record: RunRecord) -> list[Drawing]:
 
 
 def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) -> list[Path]:
-    """Write runs in these forms into a folder, which is made where it is missing. Return the written files, in order.
+    """Write runs in these forms into a folder, which is made if it is missing. Return the written files, in order.
 
     Raises:
         PandasMissing: A form needs pandas, which is not installed; nothing was written.

@@ -29,9 +29,9 @@ class StateLine(msgspec.Struct, gc=False):
 
 
 def link_columns(file: Path, began: float, pieces: int) -> dict[str, Columns]:
-    """Return the states of each link in `links.jsonl`, thinned to those of this many pieces of the file.
+    """Return the states of each link in `links.jsonl`, thinned by dividing the file into this many pieces.
 
-    Training `began` then (Unix seconds). A missing file has no links.
+    `began` is the start of training (Unix seconds). A missing file has no links.
     """
     kept: dict[str, list[StateLine]] = {}
     decoder = msgspec.json.Decoder(StateLine)

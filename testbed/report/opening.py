@@ -18,7 +18,7 @@ from testbed.run.directory import RESERVE_BYTES, is_going_on
 from testbed.telemetry.averages import percentile
 from testbed.telemetry.round_span import MEANING
 
-#: Later events than these stand in the table of events only.
+#: The most events in the opening; later ones are in the table of events only.
 MOST_EVENTS = 8
 
 #: Events as sentences, by kind; an event of any other kind is written as its kind and target.

@@ -39,7 +39,7 @@ def write_page(record: RunRecord) -> Path:
     """Write `report.html` into a run's directory and return its path."""
     target = record.path / REPORT
     page = _render("run.html.j2", _run_values(record))
-    if target.is_symlink():  # a stranger's run may have one, and a write follows it
+    if target.is_symlink():  # a stranger's run may have a link here, which a write would follow
         target.unlink()
     write_text(target, page)
     return target

@@ -80,7 +80,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     manifest = _whole(path / "manifest.json")
     if not manifest or "spec" not in manifest:
         raise NotARun(
-            f"{path}: not an experiment's run that began to train; give the directory of one, such as runs/latest",
+            f"{path}: not a run of an experiment that began to train; give the directory of one, such as runs/latest",
             rule="no-run",
             file=path,
         )

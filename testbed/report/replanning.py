@@ -258,8 +258,8 @@ def _times(one: LinkRecord, other: LinkRecord) -> float:
 def _in_time_until(history: _RoundHistory, at_s: float) -> float:
     """Return the latest time at which a notice of a step at `at_s` is in time.
 
-    This is NOTICED_S later, or the end of the next NOTICED_ROUNDS rounds if that is later still, and half a second for
-    the record.
+    This is NOTICED_S later, or the end of the next NOTICED_ROUNDS rounds if that is later still, plus half a second
+    until the notice is recorded.
     """
     first = history.begun(at_s)
     ends = [end for end, _ in history.rounds[first : first + NOTICED_ROUNDS]]
@@ -328,18 +328,18 @@ def _swaps(
 
 
 def _unforced(line: Mapping[str, Any]) -> bool:
-    """Return whether a decision was made for its period, and not forced by an event."""
+    """Return whether a decision was made because its period was over, and not forced by an event."""
     return str(line.get("reason", "")).startswith("period")
 
 
 def _considered_s(record: RunRecord) -> list[float]:
-    """Return [processor seconds that decisions took]; empty where they were not measured."""
+    """Return the processor seconds of all decisions, as a list of one; empty if they were not measured."""
     seconds = [line["considered_s"] for line in record.decisions if line.get("considered_s") is not None]
     return [sum(seconds)] if seconds and not record.manifest.get("simulated") else []
 
 
 def _probed(record: RunRecord, history: _RoundHistory) -> list[float]:
-    """Return, for each link, the share of what it could carry that the probes which arrived took."""
+    """Return, for each link, the share of its capacity that the probes which arrived took."""
     frames = MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
     sent: defaultdict[str, float] = defaultdict(float)
     for member, peer, train in _arrivals(record):
@@ -368,7 +368,7 @@ def _arrivals(record: RunRecord) -> Iterable[tuple[str, str, Train]]:
 def _true(
     record: RunRecord, line: Mapping[str, Any], rates: Mapping[str, StepFunction], after: Sequence[tuple[float, float]]
 ) -> float | None:
-    """Return the saving of the new plan, both plans simulated with the true rates of the rounds after the swap."""
+    """Return the saving of the new plan, with both plans simulated at the true rates of the rounds after the swap."""
     view = record.view(line["view"]) if "view" in line else None
     if view is None or len(after) < AHEAD // 2:
         return None

@@ -178,10 +178,10 @@ class _Reader:
                 lacking += 1
             else:
                 yield record
-        if torn:  # the last line, or one that a later process continued after
+        if torn:  # the last line, or a line after which a later process went on writing
             self._gaps.append(f"{name}: {text.count(torn, 'line')} cut short, left out")
         if lacking:
-            self._gaps.append(f"{name}: {text.count(lacking, 'line')} without its fields, left out")
+            self._gaps.append(f"{name}: {text.count(lacking, 'line')} without required fields, left out")
 
     def _since(self, zero: float, name: str, *needed: str) -> Iterator[dict[str, Any]]:
         """Yield the records of an optional file, with their times since training began."""

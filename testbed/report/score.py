@@ -1,6 +1,6 @@
 """The score of a run's re-planning: its figures, as cells of tables and as sentences.
 
-`testbed.report.replanning` makes a score of a run's records.
+`testbed.report.replanning` computes a score from a run's records.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class SwapScore:
     true: float | None
     #: True if no other plan followed within AHEAD rounds.
     stayed: bool = False
-    #: Of a plan that stayed: the median of its first AHEAD rounds over the promised seconds, less 1.
+    #: For a plan that stayed: the median of its first AHEAD rounds over the promised seconds, less 1.
     off: float | None = None
-    #: Of a plan that stayed: True if that median is below the one of the AHEAD rounds before, without the rounds that
+    #: For a plan that stayed: True if that median is below the one of the AHEAD rounds before, without the rounds that
     #: ended before the newest step of a link in use.
     shorter: bool | None = None
 
@@ -59,7 +59,7 @@ class TrialScore:
     #: The epoch under which the plan before returned.
     returned: int
     at_s: float
-    #: How much longer than the rounds before the trial took: its rounds, and the first one of the plan that returned.
+    #: The seconds that the trial cost: its rounds, and the first one of the plan that returned, over the rounds before.
     cost_s: float
 
 
@@ -69,28 +69,28 @@ class Score:
 
     #: The relative errors of estimates that were at most SILENCE_S old.
     errors: tuple[float, ...] = ()
-    #: Of each estimate with an interval: whether the true rate lay in it.
+    #: For each estimate with an interval: whether the true rate lay in it.
     held: tuple[bool, ...] = ()
-    #: Of each link in use at each time that estimates were recorded: whether the link was known.
+    #: For each link in use at each time that estimates were recorded: whether the link was known.
     known: tuple[bool, ...] = ()
-    #: Of each step: the seconds until it was noticed, infinite for one that was not, and whether that was in time.
+    #: For each step: the seconds until it was noticed, infinite for one that was not, and whether that was in time.
     noticed_s: tuple[float, ...] = ()
     in_time: tuple[bool, ...] = ()
-    #: Of each prediction: the predicted seconds over the median of the AHEAD measured rounds.
+    #: For each prediction: the predicted seconds over the median of the AHEAD measured rounds.
     calibration: tuple[float, ...] = ()
-    #: Of each prediction: the first measured round over that median, which is how well one round can be predicted.
+    #: For each prediction: the first measured round over that median, which is how well one round can be predicted.
     first_rounds: tuple[float, ...] = ()
     #: The swaps that no event forced, without lost trials and the returns from them.
     swaps: tuple[SwapScore, ...] = ()
     trials: tuple[TrialScore, ...] = ()
-    #: Of each step: whether it was noticed soon.
+    #: For each step: whether it was noticed soon.
     soon: tuple[bool, ...] = ()
-    #: Of each step: whether a member's transfer passed the link within the time that counts as soon.
+    #: For each step: whether a member's transfer passed the link within the time that counts as soon.
     sent_over: tuple[bool, ...] = ()
-    #: Of each run: its seconds, and the processor seconds for which plans were considered, where they were measured.
+    #: For each run: its seconds, and the processor seconds for which plans were considered, where they were measured.
     lasted_s: tuple[float, ...] = ()
     considered_s: tuple[float, ...] = ()
-    #: Of each link of each run: the share of what it could carry that probes took.
+    #: For each link of each run: the share of its capacity that probes took.
     probed: tuple[float, ...] = ()
 
     #: Notes that explain the tables.
@@ -137,7 +137,7 @@ class Score:
 
     @property
     def right(self) -> tuple[int, int]:
-        """The number of swaps to plans that were not slower by the true rates, and of those for which that is known."""
+        """The number of swaps to plans that were not slower at the true rates, and of swaps for which that is known."""
         found = [swap.true for swap in self.swaps if swap.true is not None]
         return sum(true >= 0 for true in found), len(found)
 
@@ -164,7 +164,7 @@ class Score:
 
     @property
     def probes_share(self) -> float | None:
-        """The mean over links of the share of what they could carry that probes took."""
+        """The mean over links of the share of their capacity that probes took."""
         return mean(self.probed) if self.probed else None
 
     def off(self, percent: int) -> float | None:

@@ -56,7 +56,7 @@ class StepFunction:
         return areas / np.maximum(np.diff(edges), 1e-9)
 
     def thinned(self, limit: int) -> StepFunction:
-        """Return about `limit` steps at most: of equal parts of the steps the least and the greatest value, in order.
+        """Return at most about `limit` steps: the least and the greatest value of equal parts of the steps, in order.
 
         A figure that is 400 points wide shows no more, and no peak or drop is lost.
         """
@@ -144,7 +144,7 @@ def steady_rate(samples: Sequence[TrafficRecord], link: str) -> tuple[StepFuncti
     """Return two step functions over the backlogs of a link that were long enough to show its rate.
 
     Returns:
-        The share of the time between samples that they took, from 0 to 1, and the rate in them in bit/s.
+        The share of the time between samples that these backlogs took, from 0 to 1, and the rate in them in bit/s.
     """
     steady = _per_second(samples, [sample.steady_s.get(link) for sample in samples], factor=1.0)
     passed = _per_second(samples, [sample.steady_bytes.get(link) for sample in samples], factor=8.0)
@@ -175,7 +175,7 @@ class EstimateErrors:
 
     #: The relative error of each estimate.
     off: tuple[float, ...]
-    #: Of each estimate with an interval: whether the true rate lay in it.
+    #: For each estimate with an interval: whether the true rate lay in it.
     held: tuple[bool, ...]
 
 

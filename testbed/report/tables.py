@@ -46,7 +46,7 @@ def table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str]
 
 
 def swaps(record: RunRecord, score: Score | None) -> Table | None:
-    """Return a row for each swap: its reason, its times, its cost, and where it has a score its savings."""
+    """Return a row for each swap: its reason, times and cost, and its savings if it has a score."""
     reasons = {line["epoch"]: line.get("why", "") for line in record.decisions if line.get("epoch") is not None}
     scores = {one.epoch: one for one in score.swaps} if score else {}
     rows: list[Sequence[Cell | str]] = []
@@ -74,7 +74,7 @@ def swaps(record: RunRecord, score: Score | None) -> Table | None:
 
 
 def _swaps(record: RunRecord) -> Iterator[Mapping[str, Any]]:
-    """Yield the swaps of the summary, or where it is missing the plans that came into force, by the records."""
+    """Yield the swaps of the summary; without a summary, the plans that came into force, from the records."""
     if record.finished:
         yield from record.summary.get("swaps", ())
         return

@@ -94,17 +94,18 @@ def save_trace(trace: Trace, title: str, path: Path) -> None:
         figure.savefig(path, format="png", dpi=150, facecolor=PAPER)
 
 
-#: The least share of a sample's time for which the queue must be backlogged in steady stretches. What passed in them
-#: shows the link's rate within 0.3 %, in each sample of four runs of experiments/smoke.yaml, three of them beside
-#: `stress-ng --cpu 2`. All arrived bytes over all backlogged seconds were 45 % above the rate where the queue was
-#: backlogged for a tenth of the time, and 21 % where for nine tenths.
+#: The least share of a sample's time for which the queue must be backlogged in steady stretches. The bytes of these
+#: stretches show the link's rate within 0.3 %, in each sample of four runs of experiments/smoke.yaml, three of them
+#: beside `stress-ng --cpu 2`. All arrived bytes over all backlogged seconds were 45 % above the rate if the queue was
+#: backlogged for a tenth of the time, and 21 % above it if for nine tenths.
 BACKLOGGED = 0.05
 
 
 def measured_in(run: Path, link: str) -> tuple[Trace, str]:
     """Return the `measured_trace` of a run's directory, and a comment on its origin.
 
-    TraceError where the directory is not a run's, the run has no such link, or the link was never backlogged.
+    Raises:
+        TraceError: The directory is not a run's, the run has no such link, or the link was never backlogged.
     """
     try:
         record = RunRecord.read(run)
@@ -118,8 +119,10 @@ def measured_in(run: Path, link: str) -> tuple[Trace, str]:
 def measured_trace(record: RunRecord, link: str) -> Trace:
     """Return a link's throughput since training began, at the times at which its queue was backlogged.
 
-    Between them the last rate holds, and before them the first: the link was asked for less than it could carry.
-    TraceError where the run has no such link, or the link was never backlogged for long enough.
+    Between these times the last rate holds, and before them the first: less was sent than the link could carry.
+
+    Raises:
+        TraceError: The run has no such link, or the link was never backlogged for long enough.
     """
     link = _link_in(record, link)
     shares, rates = steady_rate(record.samples, link)

@@ -180,7 +180,7 @@ def _font(match: re.Match[str]) -> str:
     return f"font-size: {match[1]}" if match[1] else ""
 
 
-#: The rows of names above the axes. A mark whose name finds no room keeps its line, and stands in the page's tables.
+#: The rows of names above the axes. A mark whose name finds no room keeps its line; the page's tables name the mark.
 ROWS = 3
 
 ROW_POINTS = 11.0

@@ -1,7 +1,7 @@
 """The network as a map, with the plans of a few epochs drawn over it.
 
-The distance of two sites on the map is the root of their round trip as nearly as a plane allows; without the root, near
-sites would touch.
+The distance of two sites on the map is the square root of their round trip, as nearly as a plane allows; without the
+square root, near sites would touch.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _LinkPair:
 def draw_network(record: RunRecord) -> Drawing | None:
     """Draw a map for each of up to four plans: the first, the last, and those between that were in force longest.
 
-    Of a run without plans, draw the map alone.
+    For a run without plans, draw the map alone.
     """
     pairs = _pairs(record)
     if not pairs:
@@ -273,7 +273,7 @@ class _Box:
 
     @classmethod
     def around(cls, x: float, y: float, width: float, height: float) -> _Box:
-        """Return the box around a middle; `width` and `height` are halves."""
+        """Return the box around a centre; `width` and `height` are half of the box's."""
         return cls(x - width, y - height, x + width, y + height)
 
     def shared(self, other: _Box) -> float:

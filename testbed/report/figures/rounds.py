@@ -1,4 +1,4 @@
-"""The duration of rounds over time: of each round with the bound, and of whole rounds with what was predicted."""
+"""The duration of rounds over time: of each round with the bound, and of whole rounds with their predictions."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from testbed.report.score import AHEAD, Score
 from testbed.report.series import StepFunction
 from testbed.run.conclusion.summary import RoundFigures
 
-#: The scale is logarithmic where a round takes this many medians: on a linear one all others would be pressed flat.
+#: The scale is logarithmic if a round takes this many times the median: on a linear scale all others would look equal.
 LOG_ABOVE = 12.0
 
-#: A bound below this share of the longest round has no room for its name below it.
+#: A bound below this share of the longest round has no room for its name below its line.
 BOUND_BELOW = 0.15
 
-#: The width of a character of an epoch's name, in points; an epoch that is shorter than its name goes without.
+#: The width of a character of an epoch's name, in points; an epoch that is narrower than its name is drawn without it.
 NAME_POINTS = 4.5
 
 
@@ -108,12 +108,12 @@ def _draw_bound(axes: Axes, record: RunRecord) -> list[float]:
 #: The most steps of the line: about two per point of the figure's width, some 720 points.
 STEPS = 1_400
 
-#: The end of the axis over the maximum of line and predictions: one very long round would press all others flat.
+#: The end of the axis over the maximum of line and predictions: one very long round would make all others look equal.
 ABOVE = 1.3
 
 
 def draw_foresight(record: RunRecord, score: Score) -> Drawing | None:
-    """Draw the median of the next rounds as a line, with predictions as dots, which lie on the line if right."""
+    """Draw the median of the next rounds as a line, with predictions as dots; a correct prediction lies on the line."""
     rounds, predicted = whole_rounds(record), predictions(record)
     if not rounds or not predicted or not record.end_s:
         return None

@@ -1,4 +1,4 @@
-"""Where time goes: waits by peer, what each member spent it on, and the load of the host's processors."""
+"""Where time goes: waits by peer, time spent by each member, and the load of the host's processors."""
 
 from __future__ import annotations
 
