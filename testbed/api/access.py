@@ -8,7 +8,7 @@
 Any page that is open in a browser on this machine can send requests to 127.0.0.1, by a form or through a host name
 that points here. So `Host` must name this machine, `Origin`, if there is one, must be this server's, and cookies are
 ignored.
-The Unix socket needs no token: its mode admits its owner alone.
+The Unix socket needs no token: its file mode admits only its owner.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class TokenAccess:
         await self._app(scope, receive_from_the_begin, send_once_accepted)
 
     def _is_token(self, shown: str) -> bool:
-        # JSON may hold half of a surrogate pair, which UTF-8 has no bytes for.
+        # JSON may hold half of a surrogate pair, which UTF-8 can't encode.
         return hmac.compare_digest(shown.encode(errors="replace"), self._token.encode())
 
 

@@ -99,7 +99,7 @@ async def _check_text(call: HttpCall) -> None:
     except UnicodeEncodeError:
         raise ApiProblem(UNREADABLE, r"the body has half a character (\ud800 to \udfff alone); write both") from None
     except (ValueError, RecursionError):
-        return  # no JSON, which is refused with the place of the error
+        return  # the body is not JSON; the route refuses it with the place of the error
 
 
 def _state_of(subject: Subject) -> APIRouter:
@@ -295,7 +295,8 @@ async def _hear(socket: WebSocket, follower: Follower) -> None:
 async def done(subject: Subject, request: Request) -> dict[str, Any]:
     """Carry out a request in the subject's thread, and return its result.
 
-    ApiProblem where the request was not carried out.
+    Raises:
+        ApiProblem: The request was not carried out.
     """
     try:
         call = subject.executor.submit(subject.do, request)

@@ -30,7 +30,8 @@ class UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect to the Unix socket, where HTTPConnection would connect over TCP.
 
-        OSError where nothing listens at the socket.
+        Raises:
+            OSError: Nothing listens at the socket.
         """
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
@@ -45,13 +46,13 @@ class RequestRefused(ValueError):
 
 
 class RequestFailed(RuntimeError):
-    """The server did not carry out a right request, or did not answer; the text says why."""
+    """The server did not carry out a valid request, or did not answer; the text says why."""
 
     exit_code = FAILED
 
 
 class RequestImpossible(RequestFailed):
-    """The server did not carry out a right request, because this machine or its Docker engine can't."""
+    """The server did not carry out a valid request, because this machine or its Docker engine can't."""
 
     exit_code = CANNOT
 

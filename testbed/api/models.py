@@ -53,7 +53,7 @@ class LinkResource(ApiModel):
         description="Background traffic that the topology file declares: times in seconds, sizes in bytes, and rates "
         "in bit/s (bps) or as a share of the link's.",
     )
-    changed: LinkValues = Field(description="Values changed since, which hold over the file and the trace.")
+    changed: LinkValues = Field(description="Values changed since; they override the file and the trace.")
     tag: str = Field(description="Changes whenever a request changes the link; see `LinkPatch`.")
 
 
@@ -96,7 +96,7 @@ class ReplayResource(ApiModel):
     elapsed_s: float = Field(description="Seconds since the replay began.")
     links: int = Field(description="Number of links with a trace.")
     late_ms_p99: float | None = Field(description="Lateness of recent changes, ms, 99th percentile; null if unknown.")
-    paused: bool = Field(description="Whether the replay is held.")
+    paused: bool = Field(description="Whether the replay is paused.")
 
 
 class Overview(ApiModel):
@@ -132,7 +132,7 @@ class EventResource(ApiModel):
     target: str = Field(description="Link, worker or network that the event is about.")
     by: Literal["hand"] | None = Field(None, description="hand if a person requested the event; null otherwise.")
     changed: LinkValues | None = Field(
-        None, description="After a change of a link: all values that hold over its file or trace since."
+        None, description="After a change of a link: all values that override its file or trace since."
     )
     before_bps: float | None = Field(None, description="Rate before a drop or a rise, bit/s.")
     after_bps: float | None = Field(None, description="Rate after a drop or a rise, bit/s.")
@@ -163,7 +163,7 @@ class RequestResult(ApiModel):
 
 
 class LinkHistory(ApiModel):
-    """The answer to `GET /history`: states that links have had, and where the next request goes on."""
+    """The answer to `GET /history`: states that links have had, and where the next request continues."""
 
     states: list[dict[str, Any]] = Field(description="States of links, the oldest first.")
     count: int = Field(description="Number of states so far; pass it as `since` in the next request.")

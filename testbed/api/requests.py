@@ -25,7 +25,7 @@ STALE = 412
 WRONG = 422
 #: The body is not JSON.
 UNREADABLE = 400
-#: The request is right, but could not be carried out.
+#: The request is valid, but could not be carried out.
 FAILED = 500
 #: This machine or its Docker engine can't carry out the request.
 CANNOT = 503
@@ -71,7 +71,7 @@ class ChangeLinks(HttpRequest):
 
 
 class SwapNetwork(HttpRequest):
-    """Turn the network into that of another topology file on this machine; what both have keeps its connections."""
+    """Replace the network by that of another topology file on this machine; what both have keeps its connections."""
 
     ROUTE = ("PUT", "/network")
 
@@ -90,7 +90,7 @@ class PauseReplay(HttpRequest):
 
     ROUTE = ("PUT", "/replay")
 
-    paused: StrictBool = Field(description="true holds the replay, false continues it.")
+    paused: StrictBool = Field(description="true pauses the replay, false continues it.")
 
 
 class AddWorker(HttpRequest):
@@ -128,7 +128,7 @@ class ForcePolicy(HttpRequest):
 
 
 class ForcePlan(HttpRequest):
-    """Put a plan in force, as a run's `plans/` and `plan` of `GET /plans` have it; its members must be the run's."""
+    """Put a plan in force, in the form of a run's `plans/` or `plan` of `GET /plans`; its members must be the run's."""
 
     ROUTE = ("PUT", "/plan")
     REFUSED = NOTHING_TRAINS.format("a plan is for")
@@ -181,7 +181,8 @@ REQUESTS: tuple[type[HttpRequest], ...] = (
 def request_from_json(value: Any, known: Iterable[type[Request]] = REQUESTS) -> Request:
     """Return the request that a JSON value holds, one of the classes `known`.
 
-    ValueError where the value is no request of these classes; pydantic's ValidationError is one.
+    Raises:
+        ValueError: The value is not a request of these classes. pydantic's ValidationError is a ValueError.
     """
     kinds = {kind.__name__: kind for kind in known}
     kind = kinds.get(str(value.get("request"))) if isinstance(value, dict) else None

@@ -40,8 +40,8 @@ class ApiServer:
     Args:
         subject: The network, run or recording to serve.
         path: The Unix socket, which only its owner can use.
-        port: Also listen on this port of 127.0.0.1, for clients with the token; 0 takes any free port. A socket is one
-            that listens there already.
+        port: Also listen on this port of 127.0.0.1, for clients with the token; 0 takes any free port. A socket instead
+            of a number listens already.
         token: The token, or None to make a new one.
 
     Raises:
@@ -93,7 +93,7 @@ class ApiServer:
         except Exception:
             log.exception("the API has ended because of an error; the network or run goes on")
         finally:
-            # The Unix socket then refuses clients. On a port they wait, if `listening` gave it to the next server.
+            # The Unix socket then refuses clients. Clients of the port wait, if `listening` gave it to the next server.
             for each in self._sockets:
                 each.close()
 

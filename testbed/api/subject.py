@@ -1,4 +1,4 @@
-"""The interface of what the API serves: a network that is up, a run, a recording, or a controller alone."""
+"""The interface between the API and its subject: a network that is up, a run, a recording, or a controller alone."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ class Subject(ABC):
 
     @abstractmethod
     def do(self, request: Request) -> dict[str, Any]:
-        """Carry out a request, and return its result. ApiProblem where the request was not carried out."""
+        """Carry out a request, and return its result. Raises: ApiProblem: the request was not carried out."""

@@ -3,7 +3,7 @@
 const inLink = new URLSearchParams(location.hash.slice(1)).get("token");
 if (inLink) {
   sessionStorage.setItem("token", inLink);
-  history.replaceState(null, "", location.pathname); // out of the address bar, and of what is copied from there
+  history.replaceState(null, "", location.pathname); // removes the token from the address bar, so that nobody copies it
 }
 addEventListener("hashchange", () => location.reload()); // the link was opened again in this tab
 export const token = sessionStorage.getItem("token") ?? "";
@@ -27,7 +27,7 @@ export async function ask(method, path, body, headers = {}) {
   throw new ApiError(reply.status, reason(await reply.text()));
 }
 
-/** The API's text in a refusal; the whole text if something else has refused. */
+/** The API's text in a refusal; the whole text of a refusal that is not the API's. */
 function reason(text) {
   try {
     return JSON.parse(text).detail ?? text;

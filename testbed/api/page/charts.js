@@ -81,7 +81,7 @@ export class Charts {
     this.#passed.setData([passed[0], passed[1].map(bps => bps / 1e6)]);
   }
 
-  /** Each figure as one program printed it: the first, until none of its values is among the newest that are kept. */
+  /** Each figure as one program printed it: the same program as long as any of its values are kept. */
   #showPrinted(records, zero) {
     const curves = {};
     for (const { at_s, program, values } of records) {

@@ -17,7 +17,7 @@ const listed = of => of[dark.matches ? "dark" : "light"];
 let between = null;
 dark.addEventListener("change", () => { between = null; });
 
-/** The colour of a link of which this part is used. */
+/** The colour of a link by the share of its rate that is used. */
 export function colorOfUse(part) {
   between ??= d3.piecewise(d3.interpolateRgb, listed(USE));
   return between(Math.min(Math.max(part ?? 0, 0), 1));
@@ -31,5 +31,5 @@ export const colorOfTree = number => listed(TREES)[number % TREES.light.length];
 /** A colour of the style sheet, by its variable's name. */
 export const named = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Calls `again` whenever the user goes over to light, or to dark. */
+/** Call `again` whenever the user changes between the light and the dark theme. */
 export const onScheme = again => dark.addEventListener("change", again);

@@ -6,12 +6,12 @@ export const at = id => document.getElementById(id);
 export const element = (tag, text = "", kind = "") =>
   Object.assign(document.createElement(tag), { textContent: text, className: kind });
 
-/** Write a text where it differs, so that what is the same is not drawn anew. */
+/** Write a text where it differs, so that the browser does not draw an equal text again. */
 export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Wrap `work` so that it runs at most once in `apart` milliseconds, and at last with the newest arguments. */
+/** Wrap `work` so that it runs at most once in `apart` milliseconds, and the last time with the newest arguments. */
 export function paced(work, apart) {
   let waiting = null, timer = null;
   const go = () => {

@@ -1,4 +1,4 @@
-// The top of the page: the name and kind of what is shown, and its key figures.
+// The top of the page: the name, kind and key figures of the network or run.
 
 import { at, element, write } from "./dom.js";
 import { planInForce } from "./state.js";

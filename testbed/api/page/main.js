@@ -21,9 +21,9 @@ const TOLD_APART_MS = 300;
 const say = text => { at("alert").textContent = text; };
 
 let current = {}, moment = 0;
-let past = null, player = null; // one of them, by what this page is of
-let over = false; // nothing can be asked any more of what this page is of
-let zero = 0; // since when times are shown: Unix seconds, 0 in a recording
+let past = null, player = null; // a recording has a player, anything else a past
+let over = false; // the network or run has ended, or is a recording, and takes no requests
+let zero = 0; // the origin of the times that are shown, in Unix seconds; 0 in a recording
 
 const editor = new Editor(say, () => {
   draw();

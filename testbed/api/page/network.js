@@ -31,7 +31,7 @@ export class NetworkView {
     drawLegend();
     onScheme(() => {
       drawLegend();
-      this.#placed++; // so that each link is drawn anew
+      this.#placed++; // so that each link is drawn again
       if (this.state) this.#drawLinks(this.state);
     });
   }
@@ -117,7 +117,7 @@ export class NetworkView {
     const used = carried(name), chosen = this.isChosen(name);
     const told = link.up ? `${rate(link.rate_bps)}, ${delay(link.delay_s)}, traffic ${rate(used)}` : "down";
     const look = `${told} ${chosen} ${this.#placed}`;
-    if (node.look === look) return; // of 500 links, ten times a second, most are as they were
+    if (node.look === look) return; // most of 500 links do not change within a tenth of a second
     const [hit, line, title] = node.children;
     if (node.placed !== this.#placed) {
       node.placed = this.#placed;

@@ -11,7 +11,7 @@ export class Past {
   #kept = [];
   #passed = [[], []]; // times since the begin, and bit/s over all links
   #newest = null; // the state that is followed, which changes in place
-  #looked = null; // the moment that is looked at; null is now
+  #looked = null; // the moment that is shown; null is now
   #zero = 0;
 
   constructor(show) {

@@ -164,7 +164,7 @@ export class Player {
   }
 }
 
-/** Bit/s in the second before each time; null where the counter began anew. */
+/** Bit/s in the second before each time; null where the counter began again at 0. */
 function perSecond(times, bytes) {
   return times.map((time, place) => {
     const grew = place > 0 && bytes[place] != null && bytes[place - 1] != null ? bytes[place] - bytes[place - 1] : -1;

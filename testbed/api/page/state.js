@@ -2,7 +2,7 @@
 
 import { delay, FIELDS, rate, seconds, share, shown, size } from "./units.js";
 
-/** The site of a member: its host's, or what its name says where it has none any more. */
+/** The site of a member: its host's, or the site in its name if the host is gone. */
 export const siteOf = (state, member) => state.hosts?.[member]?.site ?? member.replace(/-w\d+$/, "");
 
 /** The plans that have been in force, the newest last: epoch, plan, `since` when (null: from the begin), and why. */
@@ -48,7 +48,7 @@ const edges = count => `${count} edge${count === 1 ? "" : "s"}`;
  */
 export function changesOf(state, name) {
   const { changed } = state.links[name], by = {};
-  let before = {}, newest = "hand"; // of a network that has been up for long, the oldest events are not there any more
+  let before = {}, newest = "hand"; // a network that has been up for long no longer has its oldest events
   for (const event of Object.values(state.events ?? {})) {
     if (event.kind !== "change" || event.target !== name) continue;
     newest = event.by;

@@ -22,14 +22,14 @@ export class Trees {
     onScheme(again);
   }
 
-  /** `anew`, where sites have other places than before. */
+  /** `anew` if sites have other places than before. */
   show(state, places, anew = false) {
     this.#drawn = [state, places];
     const { epoch = null, plan } = planInForce(state) ?? {};
     if (epoch === this.#epoch && !anew) return;
     this.#epoch = epoch;
     if (anew) {
-      this.layer.selectAll("g.tree").remove(); // they would fade where no site is any more
+      this.layer.selectAll("g.tree").remove(); // they would fade at the sites' old places
     } else {
       const old = this.layer.selectAll("g.tree:not(.old)").classed("old", true);
       setTimeout(() => old.remove(), FADES_MS);
@@ -56,7 +56,7 @@ export class Trees {
       .attr("r", 12 + 4 * (number % 3)).style("stroke", color);
   }
 
-  /** The roots that there are, to choose among; the one that is chosen, if it is there. */
+  /** Offer the roots of the trees to choose among, and keep the chosen root if it is still one of them. */
   #offerRoots(trees) {
     const select = at("root"), roots = [...new Set(trees.map(tree => tree.root))];
     const wanted = roots.includes(select.value) ? select.value : "";

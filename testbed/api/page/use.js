@@ -6,7 +6,7 @@ const used = new Map();
 
 /**
  * Record the counters at a moment, in seconds. A counter goes back when the user moves in a recording, or when a link
- * was made anew.
+ * was made again.
  */
 export function count(traffic, at) {
   for (const name of before.keys()) {
