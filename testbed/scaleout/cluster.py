@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 def up(hosts: Hosts, say: Callable[[str], None]) -> None:
-    """Make the hosts ready, start a cluster of them, and report steps by `say`. An error leaves nothing of the cluster.
+    """Make the hosts ready, start a cluster of them, and report steps by `say`. An error takes the cluster down again.
 
     Raises:
         SpecError: This machine is one of the hosts, or the hosts are on several networks.
@@ -191,7 +191,7 @@ def portable_text(hosts: Hosts) -> str:
 
 
 def _bring_checkout(ssh: Ssh) -> None:
-    """Copy this checkout to the host's folder unless that has a `setup.sh`. CannotRun if it holds another version."""
+    """Copy this checkout to the host's folder unless `setup.sh` is there. Raises CannotRun for another version."""
     folder = shlex.quote(ssh.host.folder)
     if ssh.run(f"test -e {folder}/setup.sh && echo there || true").strip() != "there":
         ssh.run(f"umask 022; mkdir -p {folder} && tar -xz -C {folder}", _packed())
@@ -360,7 +360,7 @@ class HostAgent:
 
 def round_trip(output: str) -> tuple[float | None, float | None]:
     """Return the least round trip and its mean deviation, in seconds, from the output of `ping -q`; or (None, None)."""
-    found = re.search(r"= ([\d.]+)/[\d.]+/[\d.]+/([\d.]+) ", output)  # the unit is another word in other languages
+    found = re.search(r"= ([\d.]+)/[\d.]+/[\d.]+/([\d.]+) ", output)  # the word for the unit depends on the language
     return (float(found[1]) / 1e3, float(found[2]) / 1e3) if found else (None, None)
 
 

@@ -131,7 +131,7 @@ def start(node: ClusterNode) -> None:
     """Make this machine a node of a cluster.
 
     Raises:
-        CannotRun: Ray does not start, and nothing is left of the attempt; or the machine is a node already.
+        CannotRun: Ray does not start, and the attempt is undone; or the machine is a node already.
     """
     if CONFIGURATION.exists():
         raise CannotRun(f"this machine is a node of the cluster {read().cluster}; `testbed cluster down` ends that")
@@ -286,7 +286,7 @@ def connected() -> Iterator[Any]:
 
 
 def hosts_alive(ray: Any) -> dict[str, str]:
-    """Return the address of each host that Ray takes for alive, by the host's name."""
+    """Return the address of each host that Ray considers alive, by the host's name."""
     names: dict[str, str] = {}
     for node in ray.nodes():
         if node["Alive"]:

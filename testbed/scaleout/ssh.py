@@ -46,14 +46,14 @@ class Forwarding:
 
     @property
     def failure(self) -> str | None:
-        """Why the host's sockets lead nowhere any more; None while the client runs."""
+        """The reason why the host's sockets are no longer forwarded; None while the client runs."""
         if self._process.poll() is None:
             return None
         return f"the SSH client that forwards sockets of {self._ssh.name} has ended: {self.said}"
 
     @property
     def said(self) -> str:
-        """Why there is no forwarding: the client's output and the remedy, or that the server did not answer."""
+        """The reason why nothing is forwarded: the client's output with the remedy, or a server that did not answer."""
         if self._process.returncode is None:
             text = f"{self._ssh.name}: its SSH server did not begin to forward sockets within {FORWARD_S:g} s"
             return f"{text}; check that a command over SSH ends there: `ssh {self._ssh.host.address} true`"

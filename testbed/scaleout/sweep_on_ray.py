@@ -39,7 +39,7 @@ from testbed.telemetry.store import write_json
 
 #: How often to look whether hosts came or went, in seconds.
 LOOK_S = 1.0
-#: A host whose run broke off gets no other for this many seconds, within which Ray takes a host for lost (HEALTH).
+#: A host whose run broke off gets no other run for this many seconds, within which Ray detects a lost host (HEALTH).
 REST_S = 90.0
 #: A run's share of the Ray resource that only its host has. The rest is for the doctor, which asks hosts meanwhile.
 HOST_SHARE = 0.001
@@ -262,7 +262,7 @@ def _files(experiment: Experiment) -> Iterator[Path]:
 
 
 def _named(file: Path) -> Path:
-    """Return a file's absolute path, in which its own name may be a link's, and none of its folders is one."""
+    """Return a file's absolute path, with links among its folders resolved; the file itself may be a link."""
     return file.parent.resolve() / file.name
 
 

@@ -1,9 +1,9 @@
-"""Cut links: the delay that the hosts' own network takes of them, and their measurement before the run.
+"""Cut links: the part of their delay that the hosts' own network takes, and their measurement before the run.
 
     declared 30 ms  ->  held by the router 29 ms  +  hosts' network 1 ms
 
-A link that declares less than the hosts' network takes can't be cut there. Everything that speaks of links speaks of
-declared states; only the shaper that does the work is told less.
+A link that declares less delay than the hosts' network takes can't be cut there. All other code uses the declared
+states; only the shaper that enforces them gets the shorter delay.
 
 The one-way delay, the floor, is half of a measured round trip. Nobody at the two ends can tell asymmetry from a clock's
 offset, so a one-way delay may be off by half of the two directions' difference, while the round trip is right. The
@@ -11,7 +11,7 @@ least of several round trips is the path's own; the time beyond it is queues and
 
 Cut links are measured from outside while nobody uses them, by the two hosts of each. The host where a link begins pings
 its round trip. The rate is that of a flood, counted by the kernel on the other host, where the flood arrives, between
-two looks on that host's own clock: the hosts need no common clock.
+two readings of that host's own clock: the hosts need no common clock.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class TunnelShaper(Shaper):
         return over_underlay(link, state, floor_s) if floor_s else state
 
 
-# Measured by the two hosts of each ------------------------------------------------------------------------------------
+# Measurement by the two hosts of a link -------------------------------------------------------------------------------
 
 
 class CutLinks:
@@ -269,9 +269,9 @@ class CutLinks:
                     for _ in range(min(due - sent, TURN_PACKETS)):
                         out.send(payload)
                         sent += 1
-                except BlockingIOError:  # the whole buffer waits for the link, so the link lacks nothing
+                except BlockingIOError:  # the whole buffer waits for the link, so the link is full
                     sent = due
-                except ConnectionRefusedError:  # the other host does not count yet, or no more
+                except ConnectionRefusedError:  # the other host does not count yet, or no longer counts
                     continue
                 if sent >= due:
                     time.sleep(FLOOD_STEP_S)

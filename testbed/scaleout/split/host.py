@@ -181,7 +181,7 @@ class HostPart(Testbed):
         self.replay.start(self._traced(), at_s)
 
     def resume(self) -> None:
-        """Continue this part's traces from where they were held."""
+        """Continue this part's traces from where they were paused."""
         self.replay.resume(self._traced())
 
     def check(self, change: LinkChange) -> None:
@@ -277,7 +277,7 @@ class SplitHost:
     fleet: Fleet
 
     def __init__(self, name: str, address: IPv4Address, token: bytes, underlay: Path = OWN) -> None:
-        """Begin to answer the probes of the network's other hosts, which know each other's by the network's token.
+        """Begin to answer the probes of the network's other hosts. These probes carry the network's `token`.
 
         `address` is the host's on the hosts' network, `underlay` its own network namespace.
 
@@ -305,7 +305,7 @@ class SplitHost:
         }
 
     def budget(self, choice: Literal["auto", "netem", "userspace"]) -> Budget:
-        """Return what this host can carry, measured now (five seconds) if not before. ShapingError, BudgetError."""
+        """Return this host's budget, measured now (five seconds) if not before. Raises ShapingError, BudgetError."""
         return known_budget(choice)
 
     # Its part -----------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class HostLost(EmulationError):
 
 
 class HostProcess:
-    """A host in a process there: `command` starts `host.serve` with its standard input and output at our ends."""
+    """A process on a host: `command` starts `host.serve` there, with its input and output connected to this process."""
 
     def __init__(self, name: str, command: Sequence[str], *arguments: Any) -> None:
         """Start the process. `arguments` are those of SplitHost after its name; its errors and HostLost are raised."""
@@ -191,8 +191,8 @@ class SplitHosts:
     def clock(self, host: str) -> ClockEstimate | None:
         """Return the estimate of a host's clock from all samples so far; None where the host never answered.
 
-        Any thread may call it. Of each stretch the one sample is kept that an estimate goes by: all would be 72,000 an
-        hour, gone through each second.
+        Any thread may call this method. Of each stretch only the sample that an estimate uses is kept: all samples
+        would be 72,000 an hour, read each second.
         """
         with self._clock_lock:
             for name, probed in self._prober.seen().items():

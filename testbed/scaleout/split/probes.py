@@ -46,9 +46,9 @@ LATEST_S = 2.0
 #: The number and the period in seconds of the probes before a network is built, which take two seconds and a half.
 FIRST_PROBES, FIRST_PERIOD_S = 250, 0.01
 
-#: The seconds of a stretch. Of the 40 probes in two seconds, hardly ever are all held up.
+#: The seconds of a stretch. The 40 probes in two seconds are hardly ever all held up.
 STRETCH_S = 2.0
-#: The fewest stretches from which drift is told: two points of a line do not say how well it fits.
+#: The fewest stretches from which drift is estimated: two points of a line do not say how well the line fits.
 LEAST_STRETCHES = 4
 
 TOKEN_BYTES = 16
@@ -98,14 +98,14 @@ class ClockEstimate:
     #: How far the other monotonic clock was ahead at `at_s`, and the largest possible error.
     offset_s: float
     offset_bound_s: float
-    #: How far apart the wall clocks were for certain, at the worst: a sample's offset less its largest possible error.
+    #: The largest certain distance of the wall clocks: a sample's offset less the offset's largest possible error.
     wall_offset_s: float
     #: The largest possible error of the offset over all stretches.
     bound_s: float
     #: The relative drift and its standard error; None while too few stretches were seen.
     drift: float | None
     drift_error: float
-    #: The time over which the clock was seen.
+    #: The time over which the clock was measured.
     span_s: float
 
     def theirs(self, ours_s: float) -> float:

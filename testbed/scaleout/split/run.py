@@ -2,7 +2,7 @@
 
     hosts file -> a process on each host -> paths between them -> plan -> a Run on their parts
 
-The run is called on one of the hosts: the controller is there, and the run's directory.
+The run is started on one of the hosts: the controller and the run's directory are there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Machine(NamedTuple):
 
     #: The machine's address on the hosts' network.
     address: IPv4Address
-    #: The SSH access to the machine; None where it is this one.
+    #: The SSH access to the machine; None for this machine.
     ssh: Ssh | None
 
     @property
@@ -188,7 +188,7 @@ class SplitRun(Run):
         """
         if not any(machine.ssh is None for machine in self._machines.values()):
             raise EmulationError(
-                f"this machine is none of the run's hosts ({', '.join(self._machines)}): call the run on one of them; "
+                f"this machine is none of the run's hosts ({', '.join(self._machines)}): start the run on one of them; "
                 "the controller then runs there"
             )
         with ExitStack() as stack:
@@ -237,7 +237,7 @@ class SplitFleet(Fleet):
         """
         self._hosts, self._host_of = hosts, host_of
         self.limits = None  # each host knows those of its own containers
-        # The first host alone: hosts may share a folder, in which what images need is made once.
+        # The first host builds alone: hosts may share a folder, in which the files for images are made once.
         hosts.call(next(iter(hosts.hosts)), "worker_image")
         made = hosts.each("worker_image")
         self.image = ", ".join(sorted(set(made.values())))

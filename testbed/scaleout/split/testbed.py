@@ -1,7 +1,7 @@
 """A testbed whose parts are on hosts. To a run it is a Testbed, with a network, links, a shaper and a replay.
 
-Nothing of the network is in this process: what is asked of it goes to the hosts. A change of a link goes to the host
-where the link begins, and is known here as on one machine.
+This process holds no part of the network: it passes requests on to the hosts. A change of a link goes to the host where
+the link begins, and is recorded here as on one machine.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class SplitNetwork(Network):
 
 
 class SplitLinks(Links):
-    """The links of all hosts. A request for a link goes to the host where the link begins, and is then known here."""
+    """The links of all hosts. A change of a link goes to the host where the link begins, and is then recorded here."""
 
     def __init__(self, shaper: Shaper, hosts: SplitHosts, host_of: Mapping[str, str]) -> None:
         super().__init__(shaper, lambda *_: None)
@@ -243,13 +243,13 @@ class SplitReplay(Replay):
         """Do nothing: each host follows as its routes move."""
 
     def pause(self) -> None:
-        """Hold the traces of every host."""
+        """Pause the traces of every host."""
         if self._held_at_s is None:
             self._held_at_s = self.elapsed_s
             self._hosts.each("part.replay.pause")
 
     def resume(self, links: Iterable[Link]) -> None:
-        """Continue the traces of every host from where they were held."""
+        """Continue the traces of every host from where they were paused."""
         if self._held_at_s is not None:
             self._began, self._held_at_s = time.monotonic() - self._held_at_s, None
             self._hosts.each("part.resume")

@@ -1,4 +1,4 @@
-"""The hosts' part in a run's verdict: what they saw while the run went on, and what of that makes the run suspect.
+"""The hosts' part in a run's verdict: their measurements during the run, and which of these make the run suspect.
 
 Samples are fetched from the hosts once a second, and put on one time line: this process's monotonic clock, against
 which each host's clock is measured throughout. A figure that was never measured is a reason for `suspect` too.
@@ -24,7 +24,7 @@ SAMPLE_S, UNANSWERED_S = 1.0, 15.0
 #: The tolerance of a cut link's round trip for changes of the hosts' network, in seconds: as large as that of any link
 #: under `userspace`.
 UNDERLAY_TOLERANCE_S = 1e-3
-#: The share of two-second stretches that may be beyond it, since something else may use the hosts' network …
+#: The share of two-second stretches beyond that tolerance, since something else may use the hosts' network …
 UNDERLAY_SHARE = 0.10
 #: … and the share of probes that may be lost: links that declare no loss lose what the hosts' network loses.
 PROBES_LOST = 0.01
@@ -232,7 +232,7 @@ def _clock_reasons(name: str, host: HostSeen) -> list[str]:
         )
     if abs(host.ran_ahead_s) > REPLAY_TOLERANCE_S:
         found.append(
-            f"the replay of {name} came to be {host.ran_ahead_s * 1e3:+.1f} ms off the others' (tolerance "
+            f"the replay of {name} was {host.ran_ahead_s * 1e3:+.1f} ms off the others' (tolerance "
             f"{REPLAY_TOLERANCE_S * 1e3:g} ms)"
         )
     return found
