@@ -20,7 +20,7 @@ from testbed.launch.ranks import SHELLS
 PATH = re.compile(r"(?<![\w./~-])/[^\s'\"`;:|&<>(){},\[\]]+")
 QUOTED_PATH = re.compile(r"(['\"])(/.+?)\1")
 
-#: Folders that a container has of its image, with other contents than this machine's.
+#: Folders of a container that come from its image, with other contents than this machine's.
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/proc/", "/sys/", "/dev/")
 
 SHELL_SCRIPTS = (".sh", ".bash")
@@ -59,11 +59,11 @@ NO_GPU = re.compile(r"not compiled with CUDA enabled|Found no NVIDIA driver|No (
 FULL = re.compile(r"No space left on device|killed by signal: Bus error")
 
 NO_INTERNET = (
-    "a worker reaches the other workers alone, not the internet: fetch models and data before, into the folder of "
+    "a worker reaches only the other workers, not the internet: fetch models and data before, into the folder of "
     "--files, and packages by --image"
 )
 NO_INSTALLER = (
-    "a container installs nothing: name the packages in a file of requirements or a Dockerfile, by --image, and start "
+    "a container installs nothing: name the packages in a requirements file or a Dockerfile, with --image, and start "
     "the program itself"
 )
 TOO_MANY = (
@@ -90,7 +90,7 @@ class ContainerFiles:
         return [self._inside(word) or PATH.sub(lambda path: self._inside(path[0]) or path[0], word) for word in words]
 
     def hints(self, words: Sequence[str], said: Sequence[str]) -> list[str]:
-        """Return what to do about a command that failed at a border of its container, one line each.
+        """Return what to do about a command that failed because its container lacks something, one line each.
 
         `said` are the last lines that it printed.
         """
@@ -162,11 +162,9 @@ class ContainerFiles:
         if (inside := self._inside(str(here.resolve()))) is not None:
             return None if inside == path else f"{here} is {inside} in a container"
         if self.files is None:
-            return (
-                f"{here} is on this machine, of which a container sees nothing: bring the network up with --files DIR"
-            )
+            return f"{here} is on this machine, which containers don't see: bring the network up with --files DIR"
         return (
-            f"{here.resolve()} is on this machine, of which a container sees {self.files} alone, as {FILES}: "
+            f"{here.resolve()} is on this machine; containers see only {self.files}, as {FILES}: "
             "give --files (`files` in an experiment) a folder that has it, or use --on-host"
         )
 
@@ -179,7 +177,7 @@ class ContainerFiles:
             return
         head = _head(script)
         if "ermission denied" in text and not script.stat().st_mode & 0o001:
-            yield f"{words[0]} is no program for the workers' user: chmod o+rx {words[0]}"
+            yield f"the workers' user may not run {words[0]}: chmod o+rx {words[0]}"
         elif head.startswith(b"#!") and not head.endswith(b"\r") and f"exec {words[0]}: no such file" in text:
             yield f"{words[0]} asks for {head[2:].decode(errors='replace').strip()}, which its image does not have"
 
@@ -214,7 +212,7 @@ def line_end_hints(words: Sequence[str], folder: Path | None) -> Iterator[str]:
         script = (folder or Path()) / word.removeprefix(f"{FILES}/")
         word = str(script) if word.startswith("/") else word
         if (head := _head(script)).endswith(b"\r") and b"\0" not in head:
-            yield f"{word} has line ends of Windows (CRLF), which no shell takes: `sed -i 's/\\r$//' {word}`"
+            yield f"{word} has Windows line ends (CRLF), which no shell accepts: `sed -i 's/\\r$//' {word}`"
 
 
 def _is_there(path: Path) -> bool:

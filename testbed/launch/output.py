@@ -32,8 +32,8 @@ CONTROL = re.compile(
     rb"|\x1b(?!\[)[ -/]*[0-~]"  # any other escape sequence
     rb"|\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f]"
 )
-#: Control characters of two bytes in UTF-8, and what stands for them and for bytes that are not UTF-8. They are
-#: replaced and not removed, since what is around them could make another one.
+#: Control characters of two bytes in UTF-8, and the replacement for them and for bytes that are not UTF-8. They are
+#: replaced and not removed, since the bytes around them could form another control character.
 C1_CONTROL, REPLACEMENT = re.compile(rb"\xc2[\x80-\x9f]"), "\N{REPLACEMENT CHARACTER}".encode()
 
 #: What begins a line again: a carriage return, or a sequence that moves the cursor to the first column (`G`) or to

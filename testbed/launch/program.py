@@ -31,8 +31,8 @@ from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.hints import NO_FILES, ContainerFiles, host_hints, line_end_hints
 from testbed.launch.ranks import Rank
 
-#: Seconds that an engine may take to start a program, or to report its end. It takes 50 ms from the request to the
-#: first instruction; a busy one takes seconds.
+#: Seconds that an engine may take to start a program, or to report its end. An idle engine takes 50 ms from the request
+#: to the first instruction; a busy one takes seconds.
 ENGINE_S = 60.0
 ASK_S = 0.01
 
@@ -133,7 +133,7 @@ class HostProgram:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C in the terminal is for us alone
+            start_new_session=True,  # Ctrl-C in the terminal reaches this process alone
         )
 
     def opened(self) -> int | None:
@@ -163,7 +163,7 @@ class HostProgram:
 
 @dataclass(frozen=True, slots=True)
 class ContainerCommand:
-    """A command with the paths that its container has, and facts on the container."""
+    """A command with the paths of its container, and facts on the container."""
 
     words: Sequence[str]
     container_files: ContainerFiles = NO_FILES

@@ -56,9 +56,9 @@ class Failure:
 class Programs:
     """The programs of a command's ranks. The caller of `start` also calls `end`, whatever happens in between.
 
-    By `launch`, the value of `label.LAUNCH` in each program's environment, all processes are found that the programs
-    start. `tell` is called with each line that a person is to see, after its program's name, and `hear` as by `Output`.
-    `codes` has the exit code of each program that has ended, in the order of their ends.
+    `launch` is the value of `label.LAUNCH` in each program's environment, by which all processes that the programs
+    start are found. `tell` is called with each line that a person is to see, after its program's name, and `hear` as in
+    `Output`. `codes` has the exit code of each program that has ended, in the order of their ends.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Programs:
         while any(self._descriptors.values()) and (left_s := deadline - time.monotonic()) > 0:
             self._ended(left_s)
         for descriptor in self._descriptors.values():
-            if descriptor is not None:  # it ignores SIGTERM, and may have cleared its environment
+            if descriptor is not None:  # the program ignores SIGTERM, and may have cleared its environment
                 send_signal(descriptor, signal.SIGKILL)
         label.kill_processes(self._launch, label.LAUNCH)
         self._ended(LAST_WORDS_S)

@@ -59,8 +59,8 @@ class Rank:
 def ranks_of(commands: Mapping[str, Sequence[str]], peers: Sequence[Peer], nproc: int) -> list[Rank]:
     """Return the processes to start on workers for their commands: worker by worker, in the order of ranks.
 
-    torchrun is started once on each worker, with the number of processes to start, `nproc`. If a script hides it, it is
-    started for each process, as a node with one process, so the number of processes is the same.
+    torchrun is started once on each worker, with the number of processes to start, `nproc`. A script that hides a
+    torchrun is started once for each process, as a node with one process, so the number of processes is the same.
     """
     found = []
     for group, peer in enumerate(peers):

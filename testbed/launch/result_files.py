@@ -196,7 +196,7 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def _copy(name: str, folder: int, target: Path, most_bytes: int) -> int | str:
-    """Copy a plain file. Return how many bytes it has, or why it was left out; empty where nothing is missed."""
+    """Copy a plain file. Return how many bytes it has, or why it was left out; empty if there was nothing to copy."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISCHR(found.st_mode):
@@ -204,15 +204,15 @@ def _copy(name: str, folder: int, target: Path, most_bytes: int) -> int | str:
         if stat.S_ISLNK(found.st_mode):
             return "a link"
         if not stat.S_ISREG(found.st_mode):
-            return "no plain file"
+            return "not a plain file"
         source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError:
-        return ""  # it is not there any more
+        return ""  # the file was removed meanwhile
     taken = 0
     with os.fdopen(source, "rb") as file:
         found = os.fstat(source)
         if not stat.S_ISREG(found.st_mode):
-            return "no plain file"
+            return "not a plain file"
         if found.st_size > most_bytes:
             return "it has holes, and is larger than its file system"
         target.parent.mkdir(parents=True, exist_ok=True)

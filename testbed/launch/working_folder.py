@@ -1,6 +1,6 @@
 """Makes the folder FILES of a worker's container writable; changes stay in the container.
 
-Three mounts lie on each other at FILES, all in the container's own mount namespace, with which they end:
+Three mounts are stacked at FILES, all in the container's own mount namespace, with which they end:
 
     overlay   seen and written by programs; new and changed files are in CHANGES      mounted here, at a launch's start
     lower     the folder, in which its owner's files belong to the workers' user      mounted here
