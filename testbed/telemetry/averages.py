@@ -13,7 +13,7 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
 
 
 def mean_if_all(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values; None without any, or if one is None, as the loss of a training that diverged."""
+    """Return the mean of the values; None without any, or if a value is None, such as the loss of a diverged model."""
     found = list(values)
     return None if None in found else mean_of_known(found)
 

@@ -2,9 +2,9 @@
 
 A train leaves its sender faster than its route carries it, unless TCP paces it, so one link of the route was full. The
 other links carried at least the train's rate. A link that carried clearly more during another train at about the same
-time was not full. Nor is a link taken to be full behind one that had next to no room: the train came to it slowed. Nor
-is a link with much room, where a link before it carried more than its estimated rate. Of the links that are left, the
-full one is taken to be the one whose estimated rate is nearest.
+time was not full. A link behind one that had next to no room is not taken to be full: the train was slowed before it.
+Nor is a link with much room behind a link that carried more than its estimated rate. Of the remaining links, the one
+whose estimated rate is nearest is taken to be the full one.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def _beginning(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
         times_s = np.array([train.began_s for train in run])
         bursts = [train.burst_bytes_s for train in run]
         if DOUBLED * min(bursts) >= max(bursts):
-            continue  # nowhere in the run
+            continue  # TCP's pace nowhere doubled in this run of trains
         firsts, lasts = (np.searchsorted(times_s, times_s + side * LOOKED_TRIPS * round_trip_s) for side in (-1, 1))
         for number, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
             grew = min(bursts[first : number + 1]) * DOUBLED < bursts[number]

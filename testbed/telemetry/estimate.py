@@ -340,16 +340,15 @@ class RateHistory:
         samples   o  o o      o   |  o    o  |    o o  o
                   `--- before ----' `-inside-' `--- after ---
 
-    An estimate of the present can only look back. Of a stretch that is over, the samples from both of its sides are
-    known: they say what the link carried in between even where nothing filled the link then, and whether its rate
-    moved.
+    An estimate of the present can only look back. For a past stretch, the samples from both of its sides are known:
+    they show the rate in between even if nothing filled the link then, and whether the rate moved.
     """
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=KEPT_SAMPLES)
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Keep those of these samples in which the link was full."""
+        """Keep the samples in which the link was full."""
         full = [sample for sample in samples if sample.full]
         if full:
             merged = sorted([*self._samples, *full], key=lambda sample: sample.began_s)

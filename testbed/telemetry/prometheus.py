@@ -86,7 +86,7 @@ def _of_network(network: Status) -> Iterator[Metric]:
         ("link_backlog_bytes", "Bytes in the link's queue.", "backlog_bytes", 1),
     ):
         yield _gauge(name, what, {_ends(link): each[figure] * unit for link, each in links.items()}, *LINK)
-    for figure, what in (("bytes", "Bytes of frames that the link carried."), ("packets", "Packets that it carried.")):
+    for figure, what in (("bytes", "Frame bytes that a link carried."), ("packets", "Packets that a link carried.")):
         yield _counter(
             f"link_carried_{figure}", what, {_ends(link): each[figure] for link, each in links.items()}, *LINK
         )

@@ -14,7 +14,7 @@ from testbed.atomic_file import write_text
 
 log = logging.getLogger(__name__)
 
-#: The version of `manifest.json`, `summary.json` and the controller's `final.json`, which they have as `format`.
+#: The version of `manifest.json`, `summary.json` and the controller's `final.json`, in their field `format`.
 #: Files of version 1 lack the field, and say `passages` for `membership_events` and `breaches` for `violations`.
 FORMAT = 2
 
