@@ -36,7 +36,7 @@ COLUMNS = {
 
 
 def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
-    """Return the trace in the lines of a file. TraceError names the line."""
+    """Return the trace in the lines of a file. Raises TraceError with the line."""
     table = read_cells(numbered(lines))
     if not table:
         raise TraceError("the file has no header; begin with a line such as `time_s,rate_mbps`", rule="header")
@@ -151,7 +151,7 @@ MOST_ROWS = 10_000
 
 
 def read_speeds(path: Path) -> Speeds:
-    """Return the trace of a worker's speed in a file. TraceError names the file and the line."""
+    """Return the trace of a worker's speed in a file. Raises TraceError with the file and the line."""
     with naming_file(path):
         table = read_cells(numbered(read_text(path).splitlines()))
         if table and table[0][1] != SPEED_HEADER:
@@ -170,7 +170,7 @@ def read_speeds(path: Path) -> Speeds:
 
 
 def _speed_row(cells: list[str], before: float | None) -> tuple[float, float]:
-    """Return (seconds, speed) of a row. TraceError unless its time is after `before`, or 0 in the first row (None)."""
+    """Return (seconds, speed) of a row. Raises TraceError unless the time is after `before`, or 0 if that is None."""
     given = ",".join(cells)
     try:
         time_s, speed = map(float, cells)

@@ -16,7 +16,7 @@ class Generator(Protocol):
     """Anything that makes the same trace each time."""
 
     def trace(self) -> Trace:
-        """Return the trace. TraceError where the generator's arguments make none."""
+        """Return the trace. Raises TraceError where the generator's arguments make none."""
 
 
 def _moments(duration_s: float, step_s: float) -> list[float]:

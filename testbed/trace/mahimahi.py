@@ -65,13 +65,13 @@ class DeliverySchedule:
         return float(bisect_left(self.milliseconds, moment) * MTU_FRAME_BYTES)
 
     def resampled(self, step_s: float = STEP_S) -> Resampled:
-        """Return the schedule as rates, with its single opportunities beside them. TraceError as in `resample`."""
+        """Return the schedule as rates, with its single opportunities beside them. Raises as `resample`."""
         made = resample(self, step_s)
         return replace(made, trace=replace(made.trace, opportunities=Opportunities(self.milliseconds)))
 
 
 def parse_mahimahi(lines: Sequence[str]) -> DeliverySchedule:
-    """Return the schedule in the lines of a file. TraceError names the line."""
+    """Return the schedule in the lines of a file. Raises TraceError with the line."""
     moments: list[int] = []
     for number, line in numbered(lines):
         digits = line.strip()

@@ -57,7 +57,7 @@ def is_unknown(value: object) -> bool:
 
 
 def split_quantity(value: object) -> tuple[float, str | None]:
-    """Return the number, and the unit after it or None. QuantityError where the value is no number."""
+    """Return the number, and the unit after it or None. Raises QuantityError where the value is no number."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise QuantityError("is not a number")
     match = NUMBER.fullmatch(str(value))
@@ -70,7 +70,7 @@ def split_quantity(value: object) -> tuple[float, str | None]:
 def in_units(value: object, units: Mapping[str, float]) -> tuple[float, bool]:
     """Return the value in the unit that counts 1, and True if the value has a unit of its own.
 
-    QuantityError where the value is no number, or has another unit.
+    Raises QuantityError where the value is no number, or has another unit.
     """
     number, unit = split_quantity(value)
     if unit is None:
@@ -82,7 +82,7 @@ def in_units(value: object, units: Mapping[str, float]) -> tuple[float, bool]:
 
 
 def rate_bps(value: object) -> tuple[float, bool]:
-    """Return a rate in bit/s, and True if the value has a unit. QuantityError where the value is no rate.
+    """Return a rate in bit/s, and True if the value has a unit. Raises QuantityError where the value is no rate.
 
     `b` and `bit` are bits, `B` and `byte` bytes. A prefix alone (`10G`) counts bits. `Ki`, `Mi` and so on count 1024.
     """
@@ -99,7 +99,7 @@ def rate_bps(value: object) -> tuple[float, bool]:
 def degrees(value: object, directions: str) -> float:
     """Return an angle in degrees; `directions` are the letters of its positive and its negative side, such as `NS`.
 
-    QuantityError where the value is no angle, or an angle of the other axis.
+    Raises QuantityError where the value is no angle, or an angle of the other axis.
     """
     if not isinstance(value, str):
         return split_quantity(value)[0]
@@ -120,7 +120,7 @@ def doubtful_round_trips(milliseconds: Iterable[float]) -> str | None:
     positive = [each for each in milliseconds if each > 0]
     middle = median(positive) if positive else LEAST_ROUND_TRIP_MS
     if middle < LEAST_ROUND_TRIP_MS:
-        return f"half of the round trips are below {middle:g}: that is one town in ms, a WAN in seconds"
+        return f"half of the round trips are below {middle:g}: in ms that is within one town, in seconds a WAN"
     if middle > MOST_ROUND_TRIP_MS:
         return f"half of the round trips are above {middle:g}: in ms no network is so slow, in microseconds a WAN is"
     return None

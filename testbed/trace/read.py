@@ -1,7 +1,7 @@
 """Any trace file, in the format that its name tells or, failing that, its content.
 
 `.csv` is CSV, `.json` iperf3, `.up`, `.down` and `.mahimahi` are packet-delivery files. A file of another name is
-iperf3's if it begins with a brace; a packet-delivery file if its first line that is no comment is a whole number; else
+iperf3's if it begins with a brace; a packet-delivery file if its first line without a comment is a whole number; else
 CSV. The suffix of a compressed file (`.gz`, `.bz2`, `.xz`) does not count.
 """
 

@@ -2,8 +2,8 @@
 
 The rate of a step is what was delivered in the step over its length, so the sum over the whole is exact: no drift. Two
 things differ from what was delivered: within a step the packets come evenly, and no step has less than `LEAST_BPS`.
-What an outage is lent is taken from the steps that follow, so the sum stays. With 1,514-byte frames and steps of
-100 ms, an outage of one second is lent 5 frames, and the 100 frames of the step after it become 95.
+An outage borrows its bytes from the steps that follow, so the sum stays. With 1,514-byte frames and steps of 100 ms, an
+outage of one second borrows 5 frames, and the 100 frames of the step after it become 95.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 
 #: The least rate of any link: a full frame takes 0.19 s. HTB charges a packet at the rate at which it leaves, so a
-#: packet that left at an outage's frame a minute would hold up those behind it long after the outage.
+#: packet that left at a frame a minute in an outage would hold up the packets behind it long after the outage.
 LEAST_BPS = 64e3
 
 #: The greatest rate of a step, as in CSV; no host forwards more.
@@ -60,7 +60,7 @@ class Volume:
     def of_trace(cls, trace: Trace) -> Volume:
         """Return the bytes that one lap of a trace carries; a row that loses all packets carries none.
 
-        TraceError where a row has no rate.
+        Raises TraceError where a row has no rate.
         """
         edges = [*(row.time_s for row in trace.rows), trace.duration_s]
         carried = []
@@ -113,7 +113,7 @@ class Resampled:
 def resample(source: Delivered, step_s: float) -> Resampled:
     """Return the rates of a source as a trace with a row each `step_s` seconds; the last row lasts 0.5 to 1.5 steps.
 
-    TraceError where the step is below 1 ms, it makes too many rows, or as `rates_between` does.
+    Raises TraceError where the step is below 1 ms, it makes too many rows, or as `rates_between` does.
     """
     _require_a_mean(source)  # before the step is looked at: another step would not help
     edges = _edges(source.duration_s, step_s)
@@ -124,7 +124,7 @@ def resample(source: Delivered, step_s: float) -> Resampled:
 def rates_between(source: Delivered, edges: Sequence[float]) -> list[float]:
     """Return the rate in bit/s from each edge, a moment of the source's time, to the next; none is below 64 kbit/s.
 
-    TraceError where the source carries less than 64 kbit/s in the mean, or more than 100 Gbit/s in a step.
+    Raises TraceError where the source carries less than 64 kbit/s in the mean, or more than 100 Gbit/s in a step.
     """
     _require_a_mean(source)
     lengths = [stop - start for start, stop in pairwise(edges)]

@@ -101,7 +101,7 @@ class Record:
     cells: dict[str, str]
 
     def number(self, column: str, least: float, most: float) -> float:
-        """Return the cell as a number between these limits. TraceError names line and column of any other cell."""
+        """Return the cell as a number between these limits. Raises TraceError with the line and the column if not."""
         try:
             value = float(self.cells[column])
         except ValueError:

@@ -91,7 +91,7 @@ def _unpacked(file: io.BufferedReader) -> BinaryIO | None:
 
 
 def bytes_of(path: Path, most_bytes: int) -> bytes:
-    """Return the file's content, unpacked. ValueError where it is longer than `most_bytes`: `/dev/zero` has no end."""
+    """Return the file's content, unpacked. Raises ValueError beyond `most_bytes`, since `/dev/zero` has no end."""
     with open_bytes(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -100,14 +100,14 @@ def bytes_of(path: Path, most_bytes: int) -> bytes:
 
 
 def text_of(path: Path, most_bytes: int) -> str:
-    """Return the file's text. OSError, or ValueError where the file is no text or longer than `most_bytes`."""
+    """Return the file's text. Raises OSError, or ValueError for a file that is no text or beyond `most_bytes`."""
     return decoded(bytes_of(path, most_bytes))
 
 
 def decoded(data: bytes) -> str:
     """Return the text of bytes in UTF-8, UTF-16 or UTF-32, by their byte-order mark or by the bytes themselves.
 
-    ValueError where the bytes are not text; says what they are, or which line has the first wrong byte.
+    Raises ValueError where the bytes are not text; the error says what they are, or names the line of a wrong byte.
     """
     if kind := kind_of(data):
         raise ValueError(f"it is {kind}")
@@ -145,7 +145,7 @@ def _unmarked(data: bytes) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a trace file. TraceError names the file where it can't be read."""
+    """Return the text of a trace file. Raises TraceError where the file can't be read."""
     try:
         return text_of(path, MOST_BYTES)
     except FileNotFoundError:

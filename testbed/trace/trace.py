@@ -183,7 +183,7 @@ class Trace:
                 yield from ((lap * self.duration_s + row.time_s, row) for row in self.rows)
 
     def scaled(self, factor: float) -> Trace:
-        """Return the trace with its rates multiplied. TraceError where a link cannot have one of the new rates."""
+        """Return the trace with its rates multiplied. Raises TraceError where a link cannot have one of these rates."""
         if factor == 1:
             return self
         rows = (row if row.rate_bps is None else replace(row, rate_bps=row.rate_bps * factor) for row in self.rows)
@@ -197,14 +197,14 @@ class Trace:
         return Delivery(self.opportunities, began_s - self.offset_s, self.end)
 
     def begun(self, offset_s: float) -> Trace:
-        """Return the trace as replayed from `offset_s` on. TraceError past the end of a trace that does not loop."""
+        """Return the trace as replayed from `offset_s` on. Raises TraceError past the end of a trace without a loop."""
         if offset_s == self.offset_s:
             return self
         return replace(self, offset_s=math.fmod(offset_s, self.duration_s) if self.end == "loop" else offset_s)
 
 
 def with_possible_rates(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return the rows as a tuple. TraceError where a link cannot have the rate of a row."""
+    """Return the rows as a tuple. Raises TraceError where a link cannot have the rate of a row."""
     rows = tuple(rows)
     for row in rows:
         if row.rate_bps is not None and not LEAST_RATE_BPS <= row.rate_bps <= MOST_RATE_BPS:

@@ -1,4 +1,4 @@
-"""Background traffic as rates over time, and the rates that it leaves of a link.
+"""Background traffic as rates over time, and the rates that it leaves free on a link.
 
 The traffic is a fluid: no packet of it exists, and it does not give way to others. A link's rate is what the traffic
 leaves of its capacity.
@@ -27,7 +27,7 @@ MOST_ROWS = 3_000_000
 MOST_FLOWS = 10_000
 #: The largest share of a link's capacity that traffic takes. Real traffic is mostly TCP, which gives way.
 MOST_SHARE = 0.95
-#: The least rate that traffic leaves, as far as the link itself has it: that of the slowest link of a file.
+#: The least rate that traffic leaves, unless the link itself has less: the rate of the slowest link of a file.
 LEAST_LEFT_BPS = 64e3
 
 #: A moment, and the rate that the traffic has from then on, in bit/s.
@@ -133,17 +133,17 @@ def left_by(
 ) -> Trace:
     """Return a link's trace with the rates that traffic leaves free.
 
-    It is made of whole laps of the longest trace that loops, for LASTS_S at least, and then ends as the link's own
-    trace does. Single opportunities to send become the rates that sum them up.
+    The trace is made of whole laps of the longest trace that loops, for LASTS_S at least, and then ends as the link's
+    own trace does. Single opportunities to send become the rates that sum them up.
 
     Args:
         traffic: The traffic, and the random numbers that each is drawn with.
         rate_bps: The link's capacity where its trace says none.
         own: The link's trace, if it has one.
-        most_rows: The most steps, of which rows are made, that it may have.
+        most_rows: The most steps, of which rows are made, that the trace may have.
 
     Raises:
-        TraceError: It would have more, in all or in its time.
+        TraceError: The trace would have more steps than that, or more than its time allows.
     """
     lasts_s, end = _length(own, [each.trace for each, _ in traffic if isinstance(each, Volume)])
     rows: list[Row] = []

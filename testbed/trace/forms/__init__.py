@@ -1,4 +1,4 @@
-"""Traces as others publish or record them. A form of text is a module here with a `FORM`, and a line below.
+"""Traces as other projects publish or record them. A form of text is a module here with a `FORM`, and a line below.
 
 A form reads a file into one trace, or into one for each direction, which become trace files.
 """
@@ -46,7 +46,7 @@ class Form:
     step: str = ""
 
     def import_file(self, path: Path, step_s: float | None = None) -> list[ImportedTrace]:
-        """Return the traces in a file. TraceError names the file and, where there is one, the line."""
+        """Return the traces in a file. Raises TraceError with the file and, where there is one, the line."""
         with naming_file(path):
             return [found.named_after(path, self.name) for found in self.read(read_text(path), step_s)]
 

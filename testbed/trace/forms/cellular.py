@@ -50,7 +50,7 @@ class CellularLog:
 
 
 def parse_cellular(lines: Sequence[str]) -> CellularLog:
-    """Return the traces in the lines of a file. TraceError names the line, or says why no direction has a trace."""
+    """Return the traces in the lines of a file. Raises TraceError with the line, or why no direction has a trace."""
     moments: dict[float, list[Record]] = {}
     before_s = -math.inf
     for record in read_records(lines, ("Timestamp",), (*RATES.values(), PING)):
@@ -118,7 +118,7 @@ def _trace(moments: dict[float, list[Record]], column: str) -> Trace:
 def _held(moments: dict[float, list[Record]], column: str, most: float) -> Iterator[float | None]:
     """Yield the column's mean at each moment; where no record has a value, the mean before it, or None.
 
-    TraceError for a value outside 0 to `most`.
+    Raises TraceError for a value outside 0 to `most`.
     """
     last: float | None = None
     for records in moments.values():

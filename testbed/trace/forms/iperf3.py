@@ -5,8 +5,8 @@ link with this trace measures the same again. 1,448 bytes of TCP travel in a fra
 more than its data, and 34 for each further fragment of a long one. The file's round trips are of a filled queue, not of
 the link, and are left out.
 
-A sender's intervals count what it handed over, not what came through. Of a sender's file the receiver's part is taken
-(`--get-server-output`), or the sender's own where as much arrived as was sent. Other sender's files are refused.
+A sender's intervals count what it handed over, not what came through. For a sender's file, the receiver's part is taken
+(`--get-server-output`), or the sender's own where as much arrived as was sent. Other senders' files are refused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WRITE = "write the file with `iperf3 --json`"
 def parse_iperf3(text: str) -> Volume:
     """Return the bytes of frames that were delivered, from the first interval that is not omitted on.
 
-    TraceError where the text is not of iperf3, or says what was sent alone; names the field in the JSON.
+    Raises TraceError where the text is not of iperf3, or says only what was sent; the error names the JSON's field.
     """
     try:
         document = json.loads(text)

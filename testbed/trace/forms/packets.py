@@ -63,7 +63,7 @@ class Packet:
 
 
 def read_packets(file: BinaryIO) -> Iterator[Packet]:
-    """Yield the packets in a capture. TraceError names the broken packet, from 1, or says that this is no capture."""
+    """Yield the packets in a capture. Raises TraceError for a broken packet, numbered from 1, or another file."""
     magic = file.read(4)
     if magic in MAGICS:
         return _classic(file, *MAGICS[magic])

@@ -35,7 +35,7 @@ class End:
     def parse(cls, text: str) -> End:
         """Return the end that a text names: `10.0.0.1:443`, `[2001:db8::1]:443`, `*:443`, or one of them without port.
 
-        ValueError where the text is none of these.
+        Raises ValueError where the text is none of these.
         """
         address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
         if colon and not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65_536):
@@ -63,7 +63,7 @@ class Flow:
 
     @classmethod
     def parse(cls, text: str) -> Flow:
-        """Return the flow that is written `A->B`. TraceError where the text is no flow."""
+        """Return the flow that is written `A->B`. Raises TraceError where the text is no flow."""
         source, arrow, target = text.partition("->")
         try:
             if not arrow:
@@ -112,7 +112,7 @@ def _flow(addresses: bytes, ports: bytes) -> Flow:
 STEP_S = 0.1
 #: The most packets of a capture; this many take a minute, and a quarter of a gigabyte.
 MOST_PACKETS = 10_000_000
-#: How many flows describe a capture.
+#: The number of flows that describe a capture.
 LARGEST = 5
 
 
@@ -138,7 +138,7 @@ class Capture:
     """The frames of a capture, or of one flow in it, by time; and the largest of its flows."""
 
     arrivals: FrameArrivals
-    #: How many frames were wanted.
+    #: The number of these frames.
     packets: int
     #: The largest of all the capture's flows, with their shares of the bytes.
     largest: tuple[tuple[Flow, float], ...]
@@ -156,7 +156,7 @@ def import_capture(path: Path, step_s: float = STEP_S, flow: Flow | None = None)
 
 
 def read_capture(path: Path, wanted: Flow | None = None) -> Capture:
-    """Return the packets in a file: of the wanted flow, or all. TraceError where the file can't be read."""
+    """Return the packets in a file: of the wanted flow, or all. Raises TraceError where the file can't be read."""
     try:
         with open_bytes(path) as file:
             return arrivals_of(read_packets(file), wanted)
@@ -169,7 +169,7 @@ def read_capture(path: Path, wanted: Flow | None = None) -> Capture:
 
 
 def arrivals_of(packets: Iterable[Packet], wanted: Flow | None = None) -> Capture:
-    """Return the packets of the wanted flow, or all. TraceError where they are too few or too many."""
+    """Return the packets of the wanted flow, or all. Raises TraceError where they are too few or too many."""
     times, sizes, flows = array("q"), array("q"), Counter[Flow]()
     for number, packet in enumerate(packets, 1):
         if number > MOST_PACKETS:

@@ -35,7 +35,7 @@ MOST_GAP_S = 300.0
 def parse_pensieve(lines: Sequence[str]) -> Trace:
     """Return the trace in a file's lines: a line's rate holds since the line before, so the first gives only its time.
 
-    TraceError where a line is wrong, or there are fewer than two; names the line.
+    Raises TraceError, with the line, where a line is wrong or there are fewer than two.
     """
     times: list[float] = []
     rates: list[float] = []

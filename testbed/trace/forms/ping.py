@@ -55,7 +55,7 @@ MOST_SAMPLES = 10_000_000
 
 
 def parse_ping(lines: Sequence[str]) -> list[tuple[float, float | None]]:
-    """Return (seconds, round trip in seconds or None) for each packet sent. TraceError names the line."""
+    """Return (seconds, round trip in seconds or None) for each packet sent. Raises TraceError with the line."""
     output = _PingOutput()
     for number, line in enumerate(lines, 1):
         output.read(number, line.strip()[:MOST_LETTERS])

@@ -49,7 +49,7 @@ def _gap_s(samples: Samples) -> float | None:
 
 
 def by_windows(samples: Samples, window_s: float) -> Trace:
-    """Return the trace of these windows. TraceError where no round trip came back."""
+    """Return the trace of these windows. Raises TraceError where no round trip came back."""
     if all(trip is None for _, trip in samples):
         raise TraceError("no round trip came back; take a measurement with replies", rule="no-reply")
     begin = samples[0][0]

@@ -43,7 +43,7 @@ LEAST_NAMED_GAP_S = 1e-4
 
 
 def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
-    """Return (seconds, round trip in seconds or None) for each line of a file. TraceError names the line."""
+    """Return (seconds, round trip in seconds or None) for each line of a file. Raises TraceError with the line."""
     samples: list[tuple[float, float | None]] = []
     without_unit: list[float] = []
     began_ns = last_ns = ns = 0
