@@ -25,7 +25,7 @@ Level = tuple[Ints, Ints, Ints]
 
 
 class FluidModel(RoundModel):
-    """Simulates chunks that vanish, over links that drain the bytes of all trees.
+    """Simulates chunks of vanishing size, over links that drain the bytes of all trees.
 
     The model has no keys: it raises RunFailed for a plan with some.
     """
@@ -138,7 +138,7 @@ class PlanFlows:
         )
 
     def finished(self, paths: Paths, began: Floats) -> Floats:
-        """Return when each member has the whole mean if the network stays so; infinite if an edge has no route.
+        """Return when each member has the whole mean on an unchanging network; infinite if an edge has no route.
 
         Args:
             paths: The edges' paths.

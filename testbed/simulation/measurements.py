@@ -22,7 +22,7 @@ from testbed.simulation.round_model import SimulatedRound, Transfer
 from testbed.sync.transport.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
 from testbed.sync.transport.probe import COUNTED_BYTES, PAUSE_S, paced
 
-#: The interval at which members report arrivals during a round that lasts for longer (sync/reports.py).
+#: The interval at which members report arrivals during a round that lasts longer than the interval (sync/reports.py).
 REPORT_S = 0.25
 
 #: Chunks follow one another if their sender paused for no longer.
@@ -194,7 +194,7 @@ def train_s(probe: Probe) -> float:
 
 
 class ProbeModel:
-    """Simulates probes, which measure the rate that rounds leave of a path.
+    """Simulates probes, which measure the rate that rounds leave free on a path.
 
     Probes take nothing from the rounds: they send 2 % of the bytes that the path carries.
     """

@@ -2,7 +2,7 @@
 
     Learning --Activity: steps, waits, the next round--> MemberProgress --> when the member begins it; its reports
 
-A member that goes on beside a round begins its next round once the one before is over for it. Real training is in
+A member that computes during a round begins its next round once the previous one is over for it. Real training is in
 member_training, which loads PyTorch; members whose rounds are known without a model are here.
 """
 
@@ -70,7 +70,7 @@ class Activity:
     operations: tuple[Operation, ...]
     #: Whether a round follows.
     requests_round: bool = True
-    #: Whether the member goes on beside that round.
+    #: Whether the member computes during that round, instead of waiting for its mean.
     asynchronous: bool = False
 
 
@@ -116,7 +116,7 @@ class DueReport:
 
 
 class MemberProgress:
-    """How far a member is. Its operations take their time, and it reports finished rounds at the ends of its steps."""
+    """A member's progress. Its operations take simulated time, and it reports finished rounds when its steps end."""
 
     def __init__(self, name: str, compute: DeclaredCompute) -> None:
         #: The member's own moment, and when it begins the round that it requested, in seconds after training began.
@@ -182,7 +182,7 @@ class Learning(Protocol):
     """The members' computing and reducing. The scheme's own algorithm decides when, whether or not members learn."""
 
     def next_activities(self) -> Mapping[str, Activity]:
-        """Return each member's activity up to the next round that it requests. All members request equally many."""
+        """Return each member's activity up to its next round. All members request the same number of rounds."""
 
     def reduce(self, number: int, plan: Plan) -> Payload:
         """Give all members the mean of the round that they requested. Returns the bytes that this moves."""

@@ -1,6 +1,6 @@
 """Messages between members that gossip, over the simulated network.
 
-A small message arrives one one-way delay later. It overtakes models, and takes nothing of a link.
+A small message arrives one one-way delay later. It overtakes models, and takes no capacity of a link.
 
 A model waits until those before it to the same peer have left, and may become stale meanwhile. It leaves at its pair's
 max-min fair rate, which is shared again when a model begins or ends or a link changes.
@@ -29,7 +29,7 @@ RETRY_S = 0.2
 #: A model has left when at most this many bytes remain: sums of products are off by less.
 NOTHING_BYTES = 1e-3
 
-#: (sender, receiver, message, later ones for the same receiver): returns whether the receiver needs it no more.
+#: (sender, receiver, message, later ones for the same receiver): returns whether the message has become useless.
 IsStale = Callable[[str, str, Message, Sequence[Message]], bool]
 
 #: Called with each model that has left: its pair, its transfer, and the network that it left over.
@@ -51,7 +51,7 @@ class PairQueue:
     waiting: deque[QueuedMessage] = field(default_factory=deque)
     #: The models given to the connection; the first one is leaving.
     under_way: deque[QueuedMessage] = field(default_factory=deque)
-    #: Of the first model: bytes that remain, when it began to leave, and its rate in bytes/s.
+    #: For the first model: the bytes that remain, when it began to leave, and its rate in bytes/s.
     remaining: float = 0.0
     began_s: float = 0.0
     rate: float = 0.0

@@ -209,7 +209,7 @@ class NetworkState:
 
 
 class SimulatedNetwork:
-    """The successive states of the network, computed as far as they are asked for."""
+    """The successive states of the network, computed on demand."""
 
     def __init__(self, experiment: Experiment, routes: Routes) -> None:
         self._experiment = experiment

@@ -1,7 +1,7 @@
 """Models of a round: when each member has its mean, and which bytes take which path when.
 
-`ChunkModel` simulates chunk by chunk, over links that change during the round. For networks too large for that
-fluid_model has another one.
+`ChunkModel` simulates chunk by chunk, over links that change during the round. For networks too large for that,
+`fluid_model` has another model.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class ChunkModel(RoundModel):
     """Simulates chunk by chunk, with max-min fair sharing.
 
     Rounds begin with idle links: chunks that early members send ahead do not meet the end of the round before. On the
-    networks of `experiments/` that makes 2 % of a difference (7 % under tsengine).
+    networks of `experiments/` that makes a difference of 2 % (7 % under tsengine).
     """
 
     name = "chunks"

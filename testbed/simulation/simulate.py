@@ -122,8 +122,8 @@ def train(
         display: Shows the progress.
         gradients: Whether members learn for real.
         routes: The network's routes at the start, if they are known already.
-        until_s: Seconds after training began at which it is cut off. Members then say no goodbye, as those of a run
-            that is interrupted.
+        until_s: Seconds after training began at which it is cut off. Members then say no goodbye, as in a run that is
+            interrupted.
 
     Returns:
         The outcome, as of a run whose links were not measured from outside.
