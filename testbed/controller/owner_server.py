@@ -1,4 +1,4 @@
-"""The owner's side of the controller: a Unix socket for requests of the run that owns the controller.
+"""The controller's server for its owner: a Unix socket for requests of the run that owns the controller.
 
 A connection carries one request and its answer. Each is a JSON value that ends with its direction of the stream:
 

@@ -1,6 +1,6 @@
 """The records of a run in progress: members' reports, written unchanged, and rounds and decisions, read for the API.
 
-Reading takes as long as the disk takes, so that the controller's event loop never does it.
+Reading waits for the disk, so the controller's event loop never reads these files.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _locked(out: Path) -> Iterator[None]:
                 f"--out {out}: another controller records there; write another --out, or stop that controller"
             ) from None
         except OSError as error:  # some clusters' file systems have no locks
-            log.warning("%s can't be locked, so that another controller could record there too: %s", out, error)
+            log.warning("%s can't be locked, so another controller could record there too: %s", out, error)
         yield
 
 
@@ -233,8 +233,8 @@ def _is_loopback(host: str) -> bool:
 def _secret(folder: Path, shared: str | None) -> str:
     """Return the controller's own secret, made if it is missing.
 
-    In earlier versions one token, in the file `shared`, was valid for all members, so that any of them could take the
-    name of another.
+    In earlier versions one token, in the file `shared`, was valid for all members, so any member could take the name of
+    another.
 
     Raises:
         ValueError: The option of the shared token is given.

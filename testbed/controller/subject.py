@@ -27,8 +27,7 @@ from testbed.telemetry.store import finite
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The newest rounds, decisions, plans and events in the state, of each at most this number. A training of weeks makes
-#: millions of rounds.
+#: The most rounds, decisions, plans and events in the state, of each kind: a training of weeks makes millions.
 NEWEST = 1000
 
 
@@ -107,7 +106,7 @@ class ControllerSubject(Subject):
 
     def history(self, since: int | None) -> LinkHistory:
         """Refuse: there is no emulated network."""
-        raise ApiProblem(NOT_HERE, "a standalone controller has no emulated network, so that there is no link history")
+        raise ApiProblem(NOT_HERE, "a standalone controller has no emulated network, so there is no link history")
 
     def metrics(self) -> bytes:
         """Return the controller's status in Prometheus' text format."""

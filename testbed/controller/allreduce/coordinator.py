@@ -1,7 +1,7 @@
 """The coordinator of members that reduce in rounds, by the trees of a plan.
 
-a round is complete  another plan may be in force since; links are measured, and the policy may look for a better plan
-a plan is adopted    the members prepare it, and go by it from some round on (see PlanSwaps)
+a round is complete  another plan may have come into force; links are measured, and the planner may seek a better plan
+a plan is adopted    the members prepare it, and follow it from some round on (see PlanSwaps)
 a member is lost     the pending swap is dropped; the others report what they hold, and go on under a plan without it
 a member joins       a plan that includes it is adopted like any other; it copies its state from a neighbour
 """
@@ -39,7 +39,7 @@ class AllReduceCoordinator(Coordinator):
 
     Attributes:
         group: The members, plans and rounds. Only this folder changes them.
-        maker: The known network, and what else plans are made from. Only the planner and its monitor change it.
+        maker: The known network, and the other inputs of plans. Only the planner and its monitor change it.
         swaps: The swaps of plans.
         planner: Looks for better plans.
     """

@@ -1,6 +1,6 @@
-"""Swaps to another plan: the members prepare the plan, report that they hold it, and go by it from some round on.
+"""Swaps to another plan: the members prepare the plan, report that they hold it, and follow it from some round on.
 
-    Prepare to its members --all hold it--> Confirm --a round goes by it--> in force
+    Prepare to its members --all hold it--> Confirm --a round follows it--> in force
         `---- a member can't hold it, does not answer in time, reconnected, or is gone --> dropped
 
 One swap is pending at a time. The members decide when the plan takes force: they agree on it in a global round, or
@@ -91,7 +91,7 @@ class PlanSwaps:
         yield Announce()
 
     def round_over(self) -> Swap | None:
-        """Return the swap whose plan the newest round was the first to go by, or None."""
+        """Return the swap whose plan the newest round was the first to follow, or None."""
         plans = self._group.plans
         before = plans.pending
         swap = plans.activated(self._group.rounds.complete)

@@ -157,8 +157,8 @@ class GossipCoordinator(Coordinator):
     def _judge_losses(self) -> Actions:
         """Remove members until no two are left that have lost each other, and tell each to stop.
 
-        A member that is cut off loses all its neighbours in the graph, each of which loses it alone: the one that lost
-        the largest share goes first. Of two ends with the same share, it is the one that was reported first.
+        A member that is cut off loses all its neighbours in the graph, each of which loses it alone: the member that
+        lost the largest share is removed first. Of two ends with the same share, the one that was reported first goes.
         """
         losses, self._losses = self._losses, {}
         while self.running:

@@ -210,10 +210,10 @@ class Knowledge:
         self.measure()
 
     def _forget_earlier_clocks(self) -> None:
-        """Forget all measurements: the members' clocks were set back, so that these seem to be of the future.
+        """Forget all measurements: the members' clocks were set back, so these measurements seem to be of the future.
 
         Until the clocks reach these moments again, an unused link would count as just measured, and be probed by
-        nobody. Where clocks were set back by less than FORGOTTEN_S, that passes as soon.
+        nobody. Clocks that were set back by less than FORGOTTEN_S reach these moments within that time.
         """
         for known in (self._rates, self._history, self._at_round_end, self._variation, self._suspected):
             known.clear()
@@ -245,7 +245,7 @@ class Knowledge:
                 self._variation.setdefault(name, RateVariation()).add(estimate, now_s)
 
     def add_speeds(self, speeds: Mapping[str, float]) -> None:
-        """Add the members' computing speeds in a round, as parts of their declared speeds.
+        """Add the members' computing speeds in a round, as fractions of their declared speeds.
 
         A speed is averaged with the one believed before, so that a single late step does not change plans.
         """
@@ -319,7 +319,7 @@ class Knowledge:
         return {name for name, estimator in self._rates.items() if estimator.contradicted}
 
     def measured_ago(self, now_s: float) -> dict[str, tuple[float, list[Pair]]]:
-        """Return of each link between sites the seconds since it was measured well, and the edges that use it.
+        """Return, for each link between sites, the seconds since it was measured well, and the edges that use it.
 
         The seconds are infinite for a link that was never measured, is suspected to have fallen, or has an estimate
         that is not sure. Members' access links are left out. Where the declared view's `knowledge` is not `measured`,

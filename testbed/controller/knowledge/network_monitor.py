@@ -176,13 +176,13 @@ class NetworkMonitor:
         self._heard_s: dict[str, float] = {}
 
     def redeclare(self) -> None:
-        """Forget the rates that probes go by: another network is declared."""
+        """Forget the rates that probes are based on: another network is declared."""
         self._probing.redeclare()
 
     def round_over(self, done: ReportedRound, speeds: Mapping[str, float], now: float) -> bool:
         """Measure links by a completed round.
 
-        Returns whether a link fell during the round. `speeds` are the members' samples per second as parts of their
+        Returns whether a link fell during the round. `speeds` are the members' samples per second as fractions of the
         declared ones, and `now` is Unix time in seconds.
         """
         self._knowledge.observe(done.samples(), done.arrivals(), now)

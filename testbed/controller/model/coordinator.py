@@ -135,7 +135,7 @@ class Coordinator(ABC):
     # The members' progress, in plain values. Times are Unix seconds, rates are bit/s of frames.
 
     def rounds(self, since: int) -> list[dict[str, Any]]:
-        """Return summaries of the complete rounds from number `since` on, as far as they are kept: none of gossip."""
+        """Return summaries of the kept complete rounds from number `since` on; gossip has no rounds."""
         return []
 
     @abstractmethod

@@ -38,7 +38,7 @@ class Leases:
     - the connections of more than half of the other members to it broke within the last lease;
     - for a lease, others have waited for it longer than a round takes, and it waits for nobody itself.
 
-    A member that is alive a lease after a connection broke has renewed its lease since: that loss proves nothing more.
+    A member that is alive a lease after a connection broke has renewed its lease since: that loss then proves nothing.
     """
 
     def __init__(self, lease_s: float) -> None:

@@ -236,7 +236,7 @@ class PlanHistory:
 
     @staticmethod
     def reported_plan(rejoin: Rejoin, members: Collection[str]) -> Plan:
-        """Return the plan that a reconnected member says it goes by, after checking it.
+        """Return the plan that a reconnected member says it follows, after checking it.
 
         Raises:
             Contradiction: There can be no such plan in this run.
@@ -263,7 +263,7 @@ class PlanHistory:
         """Put a reconnected member's plan in force if it is newer; a plan of this controller comes from its record.
 
         Args:
-            plan: The plan that the member goes by.
+            plan: The plan that the member follows.
             begins: True if this controller was restarted, and knows of no plan in force yet.
 
         Raises:

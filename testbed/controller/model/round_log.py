@@ -230,7 +230,7 @@ class RoundLog:
 
         Args:
             first: The index of the first complete round to count.
-            epoch: Only rounds count that went by this epoch's plan, as the round before did.
+            epoch: Only rounds under this epoch's plan count, whose previous round was under the same plan.
         """
         oldest = self.count - len(self.complete)
         return [

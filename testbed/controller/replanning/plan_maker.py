@@ -65,7 +65,7 @@ class PlanMaker:
         return self.dress(policy.plan(view), view)
 
     def dress(self, plan: Plan, view: View) -> Plan:
-        """Complete a policy's plan with the run's own options. Members train on as under the plan in force.
+        """Complete a policy's plan with the run's own options. Members continue to train as under the plan in force.
 
         Raises:
             PolicyError: The run can't follow the plan.

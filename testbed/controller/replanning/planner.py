@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 #: by less, the round must also take longer than those before it.
 HALVED = 0.5
 
-#: The part of one processor that considering plans may use, so that it does not slow down the rounds it is to speed up.
+#: The part of one processor that considering plans may use. More would slow down the rounds that plans should speed up.
 #: With SAVED_S, three minutes of training stay below 5 %.
 SHARE = 0.04
 
@@ -45,7 +45,7 @@ SAVED_S, RESERVE_S = 1.0, 0.5
 class ProcessorBudget:
     """A budget of processor time that grows by SHARE of the time that passes, up to SAVED_S.
 
-    It may be overdrawn, since the cost of work is known only afterwards. Then it allows nothing until that is made up.
+    It may be overdrawn, since the cost of work is known only afterwards; then it allows nothing until it is above 0.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Prediction of the length of whole rounds, a simulation corrected by measured rounds, and how sure it is.
+"""Prediction of the length of whole rounds, by a simulation corrected by measured rounds, and its uncertainty.
 
     whole round under a plan  =  simulation(plan, view, compute)  ×  correction of the plan
 
@@ -88,7 +88,7 @@ class RoundPredictor:
     def with_measurement(self, measured: PlanMeasurement) -> RoundPredictor:
         """Return a predictor that also knows by which factor a plan's measured rounds differ from simulated ones.
 
-        Simulated rounds of a member alone take no time if the member computes beside its rounds. They teach nothing.
+        Simulated rounds of a member alone take no time if the member computes during its rounds. They teach nothing.
         """
         simulated_s = replace(self, compute_s=measured.compute_s).simulate(measured.plan, measured.view)
         return self if simulated_s == 0 else self.with_ratio(measured.plan, measured.whole_s / simulated_s)

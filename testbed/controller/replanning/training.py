@@ -123,8 +123,8 @@ class TrainingMonitor:
     def round_over(self, done: ReportedRound, plan: Plan) -> None:
         """Record that a round under `plan` ended.
 
-        The first round under another plan reduces steps that were taken under the plan before it. They count for that
-        one's scheme.
+        The first round under another plan reduces steps that were taken under the previous plan. They count for the
+        previous plan's scheme.
         """
         reports = done.reports.values()
         taken = max((its.metrics.get("steps") or 0.0 for its in reports), default=0.0)

@@ -31,7 +31,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         #: Why the controller cut the connection, or empty.
         self.why = ""
-        #: True if messages that were received and not returned yet count no more.
+        #: True if messages that were received and not returned yet no longer count.
         self.superseded = False
         self._reader = reader
         self._writer = writer

@@ -1,4 +1,4 @@
-"""The members' side of the controller: a stream server for the control protocol, one message a line."""
+"""The controller's server for members: a stream server for the control protocol, one message a line."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class MemberServer:
             return await asyncio.start_server(serve, tcp.host, tcp.port, limit=PIECE_BYTES)
         except OSError as error:
             place = f"{tcp.host}:{tcp.port}"
-            if error.errno in NOT_HERE:  # asyncio names no place
+            if error.errno in NOT_HERE:  # asyncio's error does not name the address
                 raise OSError(error.errno, os.strerror(error.errno), place) from error
             number = error.errno or 0  # below 0: the resolver's
             why = os.strerror(number) if number > 0 else error.strerror or error
@@ -413,8 +413,8 @@ class MemberServer:
 def _member_socket(folder: Path) -> socket.socket:
     """Return the socket in a member's folder, listening.
 
-    The program in the member's container may be another user, so that the socket admits all users. The folder above the
-    members' folders admits its owner alone.
+    The program in the member's container may run as another user, so the socket admits all users. The folder above the
+    members' folders admits only its owner.
     """
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
