@@ -3,7 +3,7 @@
     sudo python -m benchmarks.allreduce [--case NAME]
 
 Members are processes in network namespaces of their own on an emulated network. Both libraries run in the same
-namespaces, one after the other. This library goes by the plan that `auto`, the default policy, makes of the configured
+namespaces, one after the other. This library follows the plan that `auto`, the default policy, makes for the configured
 network. Where members are alike, that plan is a ring whose links carry one flow each instead of three; gloo's ring
 follows the order of the members. gloo sums; this library takes the mean. The bound is that of every report
 (`planning/bound.py`): over rates less header overhead, without delays.

@@ -3,15 +3,15 @@
     sudo python -m benchmarks.awareness [--policy NAME] [--round-trips]
 
 There are two runs of nine containers each: in one all links are drawn again every REDRAW_S seconds, in the other links
-stay. A row is a figure of one of the runs, beside what is claimed. Of the run with redraws:
+stay. A row is a figure of one of the runs, beside what is claimed. For the run with redraws:
 
     estimates    the error of estimates of links that were used in the last ten seconds, at each consideration of a plan
     unknown      how long links without any estimate stay unknown
-    redraws      whole rounds from a redraw until the controller asks for another plan, and until members go by it,
+    redraws      whole rounds from a redraw until the controller asks for another plan, and until members follow it,
                  which is two rounds later at the earliest. Beside it stands the part of a round that the policy's plan
                  by the true rates would save, simulated: a swap is due only where it exceeds the controller's margin.
 
-Of the run with constant links: the error of estimates, and the swaps after the first SETTLING rounds. The exit code is
+For the run with constant links: the error of estimates, and the swaps after the first SETTLING rounds. The exit code is
 1 where a claim is missed.
 """
 

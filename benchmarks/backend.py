@@ -3,8 +3,8 @@
     sudo python -m benchmarks.backend [--case NAME]
 
 The script names gloo and has 24 MiB of gradients; `TESTBED_BACKEND=wan` is the only difference. The networks are cases
-a, b and c of `benchmarks.allreduce`; each is built once for both backends, which run one after the other. `wan` goes by
-what `testbed launch --backend wan` starts: a controller that begins with the configured network and follows the
+a, b and c of `benchmarks.allreduce`; each is built once for both backends, which run one after the other. `wan` has
+the controller that `testbed launch --backend wan` starts: it begins with the configured network and follows the
 members' measurements.
 
 A row is a network: the median seconds of the steps after a warm-up, by the slowest rank in each step. With gloo a step

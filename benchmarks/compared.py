@@ -1,4 +1,4 @@
-"""Measure what the README's table says beside its peers, in one run: links, replay, re-planning, and a training script.
+"""Measure the README's table of the testbed and its peers in one run: links, replay, re-planning, a training script.
 
     sudo python -m benchmarks.compared [--python PEERS/bin/python]
 
@@ -196,7 +196,7 @@ def _seconds(found: Found, system: str) -> str:
 
 
 def _replanned(run: Mapping[str, Any]) -> str:
-    """Return when the controller asked for another plan, and when the first round by it was over."""
+    """Return when the controller asked for another plan, and when the first round under it was over."""
     if run["asked_s"] is None:
         return "none"
     return f"asked for after {run['asked_s']:.1f} s, its first round over after {run['over_s']:.1f} s"

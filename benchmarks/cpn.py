@@ -15,7 +15,7 @@ table so far. A seed of one task takes fifteen minutes. `--forks` runs the worke
 which spares the minute in which a dozen containers load PyTorch.
 
 `--simulated` compares the hybrid with a flat all-reduce and `auto` where links are slower or faster, with gradients on
-simulated time, and holds the rule of docs/schemes.md against the cells. A cell takes 20 s of a processor.
+simulated time, and compares the rule of docs/schemes.md with the cells. A cell takes 20 s of a processor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure what overlap gains DistributedDataParallel: buckets reduced beside the backward pass, or all after it.
+"""Measure what overlap gains DistributedDataParallel: buckets reduced during the backward pass, or all after it.
 
     sudo python -m benchmarks.ddp [--rate R] [--delay D] [--model NAME]
 

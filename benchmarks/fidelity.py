@@ -1,4 +1,4 @@
-"""Measure whether a link does what was asked of it, beside the same link made by Mininet's TCLink on the same kernel.
+"""Measure a link's errors against its requested state, and those of the same link by Mininet's TCLink on one kernel.
 
     sudo python -m benchmarks.fidelity [grid] [ends] [toggle] [--loss 1] [--rates 5 50]
 

@@ -1,4 +1,4 @@
-"""Measure what faults cost: samples per second under faults, as a part of what the same members make without any.
+"""Measure what faults cost: samples per second under faults, as a fraction of the same members' without faults.
 
     sudo python -m benchmarks.goodput [--minutes M] [--seeds N] [--only SYSTEM] [--python PATH]
 
@@ -12,9 +12,9 @@ rendezvous, torchft's lighthouse, hivemind's first address and Decoupled DiLoCo'
 
 A sample counts when the round that it went into is over at its member, whichever member that is. Samples of a round
 that was lost or discarded do not count, and those of steps that torchrun's workers repeat from a checkpoint count once.
-So a dead member makes none. The loss is over the test set, at the number of samples that the run with faults reached
-last, against the run without. Of systems whose members reduce in rounds here, 1,024 elements of each contribution and
-each mean are recorded, and the checker of `tests.chaos` looks for wrong means in them.
+So a dead member adds no samples. The loss is over the test set, at the number of samples that the run with faults
+reached last, against the run without. For systems whose members reduce in rounds here, 1,024 elements of each
+contribution and each mean are recorded, and the checker of `tests.chaos` looks for wrong means in them.
 
 Cells are kept in runs/benchmark-goodput.json and not measured again; their run directories stay below
 runs/benchmark-goodput. hivemind and torchft are not installed with the rest: `--python` names an interpreter that has
@@ -96,7 +96,7 @@ OTHERS: Mapping[str, System] = {
     "torchft": System((), modules=("torchft",)),
     "hivemind": System((), modules=("hivemind",)),
 }
-#: Iterations of Hop, all of whose members evaluate. It takes each half a second of a processor.
+#: Iterations of Hop from one evaluation to the next. All members evaluate, each for half a second of a processor.
 EVALUATE_HOP = 20
 SYSTEMS = (*OWN, *OTHERS)
 MEMBER = "benchmarks.support.goodput.members"
@@ -217,7 +217,7 @@ def _began(running: Running, own: bool) -> float | None:
 
 
 def _end(running: Running) -> None:
-    """End the run as Ctrl-C does; remove what is left of one that does not end."""
+    """End the run as Ctrl-C does; clean up after a run that does not end."""
     if running.process.poll() is not None:
         return
     os.killpg(running.process.pid, signal.SIGINT)
@@ -254,7 +254,7 @@ def own_rounds(directory: Path) -> Iterator[Round]:
 
 
 def told_rounds(directory: Path) -> Iterator[Round]:
-    """Yield the rounds that programs told of."""
+    """Yield the rounds that programs reported."""
     for told in told_lines(directory):
         if "resumed" in told:
             yield Round(told["at"], told["member"], told["resumed"], None)

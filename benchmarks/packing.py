@@ -4,7 +4,7 @@
 
 No network is built. There are five tables:
 
-    optimum      a row a random network: the rate found, of that of a second formulation over cuts
+    optimum      a row a random network: the rate found, relative to that of a second formulation over cuts
     sizes        a row a network of 100 or 1,000 sites: seconds to plan, with the proven gap to the optimum
     policies     a row a policy: the time of a round with vanishing chunks, as a multiple of the bound; means over draws
                  of NetStorm's nine sites, with routes by the cheapest 1/c and by hops

@@ -2,7 +2,7 @@
 
     python -m benchmarks.page
 
-A row is a figure beside what is wanted of it:
+A row is a figure beside its target:
 
     shown   `testbed view` of two hours with 8 sites and 32 links whose traces change ten times a second: from the
             command's start until the page has drawn everything, in a browser that is open already

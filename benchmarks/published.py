@@ -1,4 +1,4 @@
-"""Re-enact published runs at the scale of two cores, and print what was claimed beside what came.
+"""Re-enact published runs at the scale of two cores, and print the claimed figures beside the measured ones.
 
     sudo python -m benchmarks.published [--only NAME] [--forks]
     python -m benchmarks.published --simulated
@@ -11,7 +11,7 @@ each. Kept arms in runs/benchmark-published.json are not measured again, unless 
 `--cells 1` or `--seconds 600` a sitting is short. Arms marked `only: simulated` are simulated always: their losses do
 not depend on the network, and over it they would take hours. `--record` writes the table to
 benchmarks/results/published.json, without figures of suspect runs. A claim that does not hold here is a finding, so
-that the exit code is 0.
+the exit code is 0.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def value_of(claim: Claim, figures: Mapping[str, Any]) -> tuple[float, bool]:
 
 
 def came(claim: Claim, run: str, found: Found, simulated: bool) -> tuple[str, bool | None]:
-    """Return what came of a claim, and whether it holds: None where the arms are not measured, or not trusted.
+    """Return a claim's measured figure, and whether it holds: None where the arms are not measured, or not trusted.
 
     Where only the arm `of` never reached the loss, its whole time bounds the ratio from below.
     """

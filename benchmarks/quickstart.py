@@ -8,10 +8,10 @@ A row is a run. Its kind is
     busy      a process beside the run keeps one processor busy
     held      the first plan of a policy stays; `auto`, which follows the network, is measured quiet
 
-Of each run the table has the verdict, how late traces were replayed, how long it trained, and two times after the link
-between Washington and London lost most of its rate: until another plan was asked for, and until the first round by it
-was complete. Five repeats take 25 minutes, `--held` half an hour more. Cells are kept in runs/benchmark-quickstart.json
-and not measured again. The exit code is 1 where a claim is missed.
+For each run the table has the verdict, how late traces were replayed, how long it trained, and two times after the link
+between Washington and London lost most of its rate: until another plan was asked for, and until the first round under
+it was complete. Five repeats take 25 minutes, `--held` half an hour more. Cells are kept in
+runs/benchmark-quickstart.json and not measured again. The exit code is 1 where a claim is missed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def figures_of(record: RunRecord) -> dict[str, Any]:
 
 
 def _around(record: RunRecord) -> tuple[float | None, float | None]:
-    """Return the seconds from the drop until another plan was asked for, and until the first round by it was complete.
+    """Return the seconds from the drop until another plan was asked for, and until the first round under it was over.
 
     Both are None if no plan was asked for before the link came back, or no link dropped; the second also if the run
     ended before such a round.

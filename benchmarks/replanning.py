@@ -56,22 +56,22 @@ from testbed.spec.experiment import Experiment
 
 KEPT, KEPT_SIMULATED = RUNS / "benchmark-replanning.json", RUNS / "benchmark-replanning-simulated.json"
 
-#: The family's networks differ from each other; those of a class do by their seeds alone.
+#: The family's networks differ in kind and size; those of a class differ by their seeds alone.
 SEEDS: Sequence[int] = (1,)
 CLASS_SEEDS: Sequence[int] = (1, 2, 3)
-#: Networks that no change was made by; they are measured at the end, with seeds that were never run.
+#: Networks on which no change was tuned; they are measured at the end, with seeds that were never run.
 UNSEEN: Sequence[tuple[Kind, int]] = (("drop", 6), ("wander", 5), ("redraw", 7), ("constant", 5), *CLASSES)
 QUICK: Sequence[tuple[Kind, int]] = (("drop", 5), ("redraw", 6), ("constant", 6))
 
-#: What is claimed. Networks on which the oracle does so much are worth following.
+#: Claims. Networks on which the oracle makes at least WORTH times the rounds of holding are worth following.
 WORTH, GAINED = 1.3, 1.3
 KEPT_UP, LEAST, OF_ORACLE = 0.99, 0.95, 0.92
 REGIONS_GAINED = 1.4
-#: Of the swaps that stayed, those with rounds as promised, and with shorter ones than before.
+#: Of the swaps that stayed, the parts whose rounds were as promised, and shorter than before.
 AS_PROMISED, SHORTER = 0.8, 0.8
-#: Of estimates: how far off, and the parts that are far above and far below the truth; and of steps.
+#: The errors of estimates, the parts of them far above and far below the truth, and the part of steps noticed soon.
 MEDIAN_OFF, P90_OFF, FAR_ABOVE_PART, FAR_BELOW_PART, NOTICED_SOON = 0.03, 0.2, 0.02, 0.03, 0.9
-#: What following costs: trials of the time, considering of a processor, probes of what links could carry.
+#: Costs of following: trials as a part of the time, considering plans of a processor, probes of the links' capacity.
 TRIALS_PART, CONSIDERED_PART, PROBED_PART = 0.01, 0.05, 0.02
 #: Swaps, and trials, on a constant network within this time, in seconds.
 MOST_QUIET, QUIET_S = 1, 120.0

@@ -12,8 +12,8 @@ opportunity, and with its wait where the same file is replayed as rates, as the 
 figures without a claim.
 
 Then rows are put in force by the real shaper on 26 links each 100 ms, on 500 each second and on one each 10 ms, on a
-quiet host and beside a process that keeps a processor busy. A row is a case. A tick's lateness lasts from its moment
-until it is in force; the claim is 5 ms at the 99th percentile.
+quiet host and beside a process that keeps a processor busy. A row is a case. A tick's lateness is the time from its
+moment until its rows are in force; the claim is 5 ms at the 99th percentile.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from testbed.trace.mahimahi import DeliverySchedule, schedule_of
 from testbed.trace.read import read_trace
 from testbed.trace.trace import Row, Trace
 
-#: Bars: mean error and correlation of one-second windows, and a tick's lateness.
+#: Claims: mean error and correlation of one-second windows, and a tick's lateness.
 MEAN_ERROR = 0.03
 CORRELATION = 0.99
 LATE_S = 0.005
@@ -227,7 +227,7 @@ def windows(opportunities: Opportunities, seconds: int) -> list[int]:
 
 
 def _arrivals(into: socket, begin_s: float, seconds: int) -> Iterator[int]:
-    """Datagrams in each second from `begin_s` on, on the monotonic clock, by the kernel's time of their arrival."""
+    """Yield the datagrams in each second from `begin_s` (monotonic clock) on, by the kernel's time of their arrival."""
     into.setsockopt(SOL_SOCKET, SO_TIMESTAMPNS, 1)
     into.settimeout(0.5)
     offset = time.time() - time.monotonic()

@@ -39,7 +39,7 @@ PAIRS = 13
 DELAY_S = 0.02
 UDP_BPS, TCP_BPS, FAST_BPS = 8e6, 40e6, 1e9
 
-#: Bars. UDP: every link's rate, and the core's share of one processor. TCP: the median goodput, and that share.
+#: Claims. UDP: every link's rate, and the core's share of one processor. TCP: the median goodput, and that share.
 UDP_RATE_ERROR, UDP_CORE = 0.02, 0.25
 TCP_GOODPUT, TCP_CORE = 0.93, 0.60
 FAST_GOODPUT = 0.93
@@ -68,11 +68,11 @@ class Bed:
 
 @dataclass(slots=True)
 class Busy:
-    """The figures of a case. `shares` are of the ideal, one a link.
+    """The figures of a case. `shares` are parts of the ideal, one for each link.
 
-    `core` is the process's share of one processor, as the kernel counts it: with what its interrupts did meanwhile, so
-    with most of the way of the packets it lets go, up to the receiver's socket. `interrupts` are all of the host's soft
-    ones, likewise; `host` is of all processors.
+    `core` is the process's share of one processor, as the kernel counts it: with the interrupts during its time, and so
+    with most of the path of the packets that it sends, up to the receiver's socket. `interrupts` is the share of one
+    processor that all soft interrupts of the host take; `host` is the busy share of all processors.
     """
 
     shares: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Busy:
     realtime: bool = False
 
     def rtt_error_ms(self, part: float) -> float:
-        """How much longer than asked the round trips at this part of them, by length, took."""
+        """Return by how many milliseconds the quantile `part` of the round trips exceeds the requested round trip."""
         asked = 2 * DELAY_S * 1e3
         return sorted(self.rtt_ms)[int(part * (len(self.rtt_ms) - 1))] - asked if self.rtt_ms else float("nan")
 
@@ -124,7 +124,7 @@ def relay(count: int, state: LinkState) -> Iterator[Bed]:
 
 
 def udp(beds: Beds, seconds: float) -> Busy:
-    """26 links of 8 Mbit/s kept full by full frames; two more are pinged over."""
+    """Measure 26 links of 8 Mbit/s kept full by full frames; two more are pinged over."""
     with beds(PAIRS + 1, LinkState(UDP_BPS, DELAY_S)) as bed:
         busy, idle = bed.pairs[:-1], bed.pairs[-1]
         streams = [
@@ -153,14 +153,14 @@ def udp(beds: Beds, seconds: float) -> Busy:
 
 
 def tcp(beds: Beds, seconds: float) -> Busy:
-    """26 links of 40 Mbit/s, one TCP flow each; two more are pinged over."""
+    """Measure 26 links of 40 Mbit/s, one TCP flow each; two more are pinged over."""
     with beds(PAIRS + 1, LinkState(TCP_BPS, DELAY_S)) as bed:
         busy = [(pair, *way) for pair in bed.pairs[:-1] for way in (("near", "far"), ("far", "near"))]
         return _flows(bed, busy, TCP_BPS, seconds, pinged=bed.pairs[-1])
 
 
 def fast(beds: Beds, seconds: float) -> Busy:
-    """One link of 1 Gbit/s, one TCP flow."""
+    """Measure one link of 1 Gbit/s, with one TCP flow."""
     with beds(1, LinkState(FAST_BPS, DELAY_S)) as bed:
         return _flows(bed, [(bed.pairs[0], "near", "far")], FAST_BPS, seconds)
 
@@ -228,7 +228,7 @@ def _received(busy: Sequence[Pair]) -> list[int]:
 
 
 def _pings(pair: Pair, seconds: float) -> list[float]:
-    """Round trips in ms, without the first ones, which carry address resolution."""
+    """Return round trips in ms, without the first ones, which carry address resolution."""
     count = int(seconds / PING_EVERY_S)
     words = ["ping", "-n", "-i", str(PING_EVERY_S), "-c", str(count), pair.address("far")]
     done = subprocess.run(pair.command("near", *words), capture_output=True, text=True, check=False)

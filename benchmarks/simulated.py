@@ -53,7 +53,7 @@ class Draw:
     stars: Mapping[str, Sequence[float]]
 
     def of(self, name: str) -> float:
-        """Seconds of a round: of a policy, at the bound, or of a star at its median place (`star one, median`)."""
+        """Return a round's seconds: of a policy, at the bound, or of a star at its median place, `star one, median`."""
         if name == BOUND:
             return self.bound_s
         if name in self.seconds:

@@ -6,8 +6,8 @@
 
 Cells are those of `benchmarks.replanning` on NETWORKS, in the modes `hold` and `follow`; cells that it emulated are not
 measured again, and cells that are emulated here are kept for it. A period is the window divided by the rounds that were
-over in it. Claimed are 15 % (NEAR) for the mean over the seeds of a network and mode, and the order of the two modes
-where the emulated ones are further apart than NEAR_MODES. A seed takes 22 minutes.
+over in it. Claims: the simulated mean over the seeds of a network and mode is within 15 % (NEAR), and the two modes are
+in the emulated order where the emulated modes are further apart than NEAR_MODES. A seed takes 22 minutes.
 
 The large network has sites with four links each and a trace row a second on every link. It is simulated by the fluid
 model under policy mst with the first plan held; the fluid model is compared with the chunk simulator at 40 sites.
@@ -51,7 +51,7 @@ from testbed.spec.experiment import Experiment
 NETWORKS: Sequence[tuple[Kind, int]] = (("constant", 6), ("drop", 5), ("redraw", 6), ("regions", 6), ("cloud", 6))
 MODES: Sequence[Mode] = ("hold", "follow")
 
-#: What is claimed; and modes whose emulated periods are nearer to each other than this may be in either order.
+#: The claimed error; and modes whose emulated periods are nearer to each other than this may be in either order.
 NEAR, NEAR_MODES = 0.15, 0.05
 SITES, LARGE_ROUNDS, LARGE_S = 1000, 1000, 300.0
 #: A network on which both models run.
@@ -89,7 +89,7 @@ def paired(cells: Sequence[Cell], kept: Mapping[str, Mapping[str, Any]]) -> list
 
 
 def orders(ones: Sequence[Both]) -> list[bool]:
-    """Return of each network whether the simulation has its two modes in the emulation's order.
+    """Return, for each network, whether the simulation has its two modes in the emulation's order.
 
     Networks on which the emulated modes are within NEAR_MODES of each other are left out.
     """
@@ -168,7 +168,7 @@ def large(sites: int, rounds: int) -> dict[str, Any]:
 
 
 def tables(ones: Sequence[Both], big: Mapping[str, Any], off: float) -> list[Table]:
-    """Periods by cell, order of policies, and the large network."""
+    """Return the table of periods by cell, with the order of modes, and that of the large network."""
     rows = [
         (
             f"{one.network}, {one.mode}",

@@ -25,7 +25,7 @@ from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 
 ONE_WAY_S = 2e-3
 RATES_MBPS = (0.5, 5, 50, 200)
-#: The least is more than the hosts' network takes there and back; less is refused.
+#: The least round trip is longer than the hosts' network takes; a shorter one is refused.
 RTTS_MS = (6, 20, 100, 300)
 LOSSES_PCT = (0, 1)
 QUICK = (Cell(0.5, 20, 0), Cell(50, 6, 0), Cell(200, 100, 0), Cell(5, 100, 1), Cell(50, 20, 1))

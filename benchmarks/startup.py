@@ -47,10 +47,10 @@ SITES = 10
 HOSTS = LINKS = 2 * SITES
 RATE, DELAY = "100mbit", "10ms"
 REPEATS, QUICK_REPEATS = 3, 1
-#: The kernel takes namespaces apart after the call that ends a network has returned. None pays for another's.
+#: The kernel takes namespaces apart after the call that ends a network has returned. No network waits for another's.
 SETTLE_S = 1.0
 PING = ("ping", "-nq", "-c", "3", "-i", "0.1", "-W", "2")
-#: Ours may take this part of Mininet's time.
+#: Claim: the testbed takes at most this part of Mininet's time.
 RATIO = 0.5
 
 #: Eight sites of eight workers each, in a ring.
@@ -59,7 +59,7 @@ UP_WITHIN_S, DOWN_WITHIN_S = 25.0, 10.0
 
 VERB_LIMIT_S = 240.0
 
-#: The programs that start the script. Beside its agent's import, torchrun may bring the first step later by LATER_S.
+#: The programs that start the script. Besides its agent's import, torchrun may delay the first step by LATER_S.
 STARTERS = ("python", "torchrun")
 AGENT = "import torch.distributed.run"
 LATER_S = 1.0
@@ -141,7 +141,7 @@ def _write(folder: Path, name: str, value: Mapping[str, Any]) -> Path:
 
 
 class TclinkTopo(Topo):  # type: ignore[misc]
-    """The same network in Mininet's own terms, but for the routes between sites: leaving them out spares it time."""
+    """The same network in Mininet's own terms, without the routes between sites, which saves Mininet time."""
 
     def build(self, topology: Topology) -> None:
         """Add the hosts and the shaped links; Mininet calls this."""
@@ -205,7 +205,7 @@ def _once(name: str, make: Callable[[], Topo]) -> Taken:
 
 
 def _longest_round_trip(net: Mininet) -> float:
-    """Ping over every link; the longest of the least round trips over those between two sites, in seconds."""
+    """Ping over every link, and return the longest of the least round trips between two sites, in seconds."""
     pings = [
         (link, link.intf1.node.popen([*PING, link.intf2.IP()], stdout=subprocess.PIPE, text=True)) for link in net.links
     ]
@@ -232,7 +232,7 @@ def _plain_table(taken: Sequence[Taken], ratio: float, repeats: int) -> Table:
 
 
 def _standing(title: str, file: Path) -> Taken:
-    """Up and down by the program's verbs, interpreter start included."""
+    """Time a network's start and end by the program's verbs, with the start of the interpreter."""
     progress(title)
     name = f"startup-{os.getpid()}"
     with _cleaned(name):
@@ -246,7 +246,7 @@ def _standing(title: str, file: Path) -> Taken:
 
 @contextmanager
 def _cleaned(name: str) -> Iterator[None]:
-    """Remove what is left of the network if anything fails."""
+    """Remove the network if anything fails."""
     try:
         yield
     except BaseException:

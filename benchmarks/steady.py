@@ -23,10 +23,10 @@ from benchmarks.support.window import Cell, measure
 ROUND_TRIPS_MS = (20, 100, 250)
 SITES, SEED = 6, 1
 
-#: Of the run, of which the first minute is for finding out.
+#: Seconds of the run, and of its beginning, in which the controller finds out what links carry.
 WINDOW_S, FOUND_OUT_S = 150.0, 60.0
 
-#: What is claimed.
+#: Claim: the most swaps after that beginning.
 MOST = 1
 
 

@@ -34,7 +34,7 @@ DELAY_S = 0.01
 WATCHED = ("dc1", "dc3")
 CHANGED = ("dc4->dc5", "dc5->dc7", "dc6->dc8", "dc8->dc6", "dc9->dc8")
 
-#: Of a window, after the flow has found its rate; the swap comes in the middle.
+#: Seconds until the flow has found its rate, and of the window after that; the swap comes in the window's middle.
 WARM_UP_S, WINDOW_S = 2, 4
 REPEATS, QUICK_REPEATS = 10, 3
 
@@ -53,7 +53,7 @@ class Window:
 
 
 def still(topology: Topology) -> Topology:
-    """Without traces, whose changes would have their own retransmissions, and with a delay, which the preset lacks."""
+    """Return the network without traces, whose changes cause retransmissions, and with a delay, which it lacks."""
     links = {
         name: replace(link, trace=None, state=replace(link.state, delay_s=DELAY_S))
         for name, link in topology.links.items()

@@ -6,11 +6,11 @@ Each figure is the goodput of iperf3 in the workers' namespaces, as its server c
 divided by the ideal: 1448/1514 of the link's rate. A flow takes half a minute.
 
 buffers: One flow over 140 Mbit/s and a round trip of 218 ms, under BBR and reno, with the kernel's buffers and with
-    fitted ones. 93 % is wanted with fitted ones.
+    fitted ones. The target is 93 % with fitted ones.
 loss: 1 flow, and as many as `sync.streams` takes, over 100 Mbit/s and a round trip of 150 ms that loses 0.1 % of its
-    packets, under each congestion control. 90 % is wanted of one of them.
+    packets, under each congestion control. The target is 90 % for the best of them.
 share: One flow under BBR beside one flow under cubic, over that path without and with the loss, and what the flow under
-    cubic has there alone. At least a third of BBR's is wanted for it, or of what it has alone if that is less.
+    cubic has there alone. Its target is a third of BBR's goodput, or of its own goodput alone if that is less.
 
 The exit code is 1 where a figure is missed; `--quick` judges one measurement of each.
 """
@@ -40,7 +40,7 @@ LOSSLESS_PATH = {"rate": "100mbit", "delay": "75ms"}
 LOSSY_PATH = {**LOSSLESS_PATH, "loss": "0.1%"}
 
 BEGIN_S, END_S = 5, 25
-#: Of the ideal: one flow with fitted buffers, and the best on the lossy path.
+#: Targets, as parts of the ideal: for one flow with fitted buffers, and for the best on the lossy path.
 WANTED, WANTED_LOSSY = 0.93, 0.9
 #: The largest ratio of two flows' goodputs at one bottleneck.
 MOST_UNEQUAL = 3.0

@@ -43,7 +43,7 @@ class ForkServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C in the terminal is for us alone
+            start_new_session=True,  # Ctrl-C in the terminal reaches this process alone
         )
         return self
 

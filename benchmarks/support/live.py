@@ -71,7 +71,7 @@ class Live:
         return _view(self.network)
 
     def become(self, topology: Topology, tell: bool = True) -> None:
-        """Turn the network into another one, in place; routes follow. With `tell`, the controller hears of it."""
+        """Turn the network into another one, in place; routes follow. With `tell`, the controller is told."""
         self.network.swap(topology)
         if tell:
             seen = self.view()
@@ -129,7 +129,7 @@ class Live:
             if status["failure"]:
                 raise RuntimeError(status["failure"])
             if time.monotonic() > deadline:
-                raise RuntimeError(f"members did not come as far within {DEADLINE_S:g} s")
+                raise RuntimeError(f"the members did not reach the awaited state within {DEADLINE_S:g} s")
             time.sleep(POLL_S)
 
 

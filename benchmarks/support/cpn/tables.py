@@ -114,7 +114,7 @@ def events_table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, 
 
 
 def rule_table(found: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Table, list[dict[str, Any]]]:
-    """Return a table of simulated cells: the times to the goal, the protocol that the rule names, and whether it is so.
+    """Return a table of simulated cells: the times to the goal, the protocol that the rule names, and if it was right.
 
     A cell's row is a task at a factor on the rates, its times the means over the seeds. A run that did not reach its
     goal counts as reaching it at the limit.

@@ -17,7 +17,7 @@ QUORUM = MEMBERS // 2
 CHECKPOINT_EVERY = 10
 #: Rounds from one evaluation to the next, of systems with local steps and of those without.
 EVALUATE_ROUNDS, EVALUATE_STEPS = 1, 5
-#: The member that tells of a round for all of them.
+#: The member that reports a round for all members.
 TOGETHER = "all"
 #: The variable with the run's seed, and the one with the file of the checkpoint.
 SEED, CHECKPOINT = "GOODPUT_SEED", "GOODPUT_CHECKPOINT"
