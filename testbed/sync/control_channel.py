@@ -35,7 +35,8 @@ class ControlChannel:
         tls: This member's certificate; None connects without encryption.
 
     Raises:
-        SyncError: No controller answers in time, its certificate is not the controller's, or the address is malformed.
+        SyncError: No controller answers in time, the server's certificate is not the controller's, or the address is
+            malformed.
     """
 
     def __init__(self, address: str, timeout_s: float, tls: Tls | None = None) -> None:

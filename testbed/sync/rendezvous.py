@@ -51,7 +51,7 @@ class Rendezvous:
 
     @property
     def node(self) -> NodeConfiguration:
-        """This member's part where members gossip. Raises ProtocolError where the job has another assignment."""
+        """This member's node configuration, for gossip. Raises ProtocolError if the job has another assignment."""
         return NodeConfiguration.from_json(self.job.assignment)
 
     def settings(self, generation: int = 0) -> TransportSettings:

@@ -91,7 +91,7 @@ class Session(ControlledMember, StrategyMethods):
             session.register_state_dict_fn("data", loader.load_state_dict, loader.state_dict)
             done = session.share(model=model, optimizer=optimizer, strategy=strategy)
 
-        A checkpoint has it only if `save` is given it as well.
+        A checkpoint contains the part only if it is passed to `save` as well.
 
         Args:
             key: The part's name, the same at all members.
@@ -165,9 +165,9 @@ class Session(ControlledMember, StrategyMethods):
         Args:
             tensor: A contiguous tensor of any shape, float16, bfloat16, float32 or float64, on the host or a GPU.
             weight: This member's weight, such as its number of samples; at least 0.
-            residual: What codecs left out of earlier rounds of this tensor. The caller keeps one for each float32
-                tensor that it reduces again and again; chunks then use the codecs that the plan names. None reduces
-                without codecs.
+            residual: The errors of codecs in earlier rounds of this tensor. The caller keeps a residual for each
+                float32 tensor that it reduces in many rounds; chunks then use the codecs that the plan names. None
+                reduces without codecs.
             async_op: Return at once, as in `torch.distributed`. Leave the tensor alone until the returned work's
                 `wait` returns.
 
@@ -299,7 +299,7 @@ class Session(ControlledMember, StrategyMethods):
     def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
         """Leave the run, after the peers have read all that was sent to them.
 
-        Leaving the session's context without an error calls it too.
+        Leaving the session's context without an error calls `finish` too.
 
         Args:
             digest: The SHA-256 of the parameters, if the controller is to compare it among members.

@@ -23,12 +23,12 @@ class Part(NamedTuple):
 
     #: A bitmap of the members.
     contributors: int
-    #: The sum of their weights.
+    #: The sum of the members' weights.
     weight: float
-    #: The epoch that they are ready to use in the next round; None if only this member contributed, whose epoch is
-    #: filled in when the sum is queued (see Reduction.sealed).
+    #: The epoch that the members are ready to use in the next round; None if only this member contributed, whose epoch
+    #: is filled in when the sum is queued (see Reduction.sealed).
     successor: int | None
-    #: True if one of them overlaps rounds, see AllReduceGroup.
+    #: True if one of the members overlaps rounds, see AllReduceGroup.
     overlaps: bool = False
 
     def joined(self, other: Part, epoch: int) -> Part:

@@ -2,8 +2,8 @@
 
 Members in groups meet only in rounds among all, which agree on plans (see protocol.py); many rounds may lie between two
 of those. So the root of a new plan's first tree commits the plan in two phases, as soon as the controller has told it
-that all members hold the plan. Each exchange uses a connection of its own, to where the member listens for its peers,
-on the channel for requests:
+that all members hold the plan. Each exchange uses a connection of its own, to the address at which the member listens
+for its peers, on the channel for requests:
 
     root      prepare k  -->  each member, the root included
                          <--  promise r: the newest round that it has begun; it begins none after r until it hears more
@@ -92,7 +92,7 @@ class SwapAgreement:
         self._promises.pop(epoch, None)
 
     def lose(self, epoch: int, why: str) -> None:
-        """Record that no decision on `epoch` will come any more. No effect if it came already."""
+        """Record that no decision on `epoch` will come any more. No effect if the decision came already."""
         if epoch in self._promises:
             self._lost[epoch] = why
 
@@ -314,9 +314,9 @@ class EarlySwaps:
     def confirm(self, epoch: int) -> Callable[[], None] | None:
         """Record that all members hold the plan of `epoch`.
 
-        An early commit is for plans that follow one with groups: elsewhere all rounds are among all. A plan that
-        also says what members do between rounds is left to rounds among all: a member may be on its way to the next
-        round already.
+        Early commits are for plans that replace a plan with groups: without groups all rounds are among all. A plan
+        that also says how members train between rounds waits for a round among all, because a member may already be
+        taking the steps before its next round.
 
         Returns:
             A function that commits the plan and waits for other members, or None if that is not this member's task.

@@ -49,7 +49,7 @@ from testbed.sync.transport import Greeting, TransportSettings
 
 #: The number of remembered rounds: enough to include the slow phase of a trace, or of a member that evaluates.
 REMEMBERED = 32
-#: The least number of rounds that give a timeout. The first rounds have fresh connections, and steps that compile.
+#: The fewest rounds from which a timeout is derived. The first rounds have fresh connections, and steps that compile.
 NEEDED = 3
 #: The factor on the longest round: a path whose rate drops to an eighth is slow, not broken.
 SLACK = 8.0
@@ -58,7 +58,7 @@ LEAST_S = 3.0
 
 
 class AdaptiveTimeout:
-    """The wait in a round before silent peers are reported to the controller, by the durations of recent rounds.
+    """The wait in a round before silent peers are reported to the controller, derived from recent rounds' durations.
 
     Args:
         most_s: The longest timeout: the time after which the round fails.
@@ -94,7 +94,8 @@ class ElasticGroup:
         tell: Sends a message to the controller.
         after_round: The round before the first one.
         reproducible: Fix the order of additions.
-        source: The member whose state this member starts from, see handover.py; empty if it begins with the others.
+        source: The member whose state this member starts from, see handover.py; empty if this member begins with the
+            others.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""Requests between members: over a connection of its own, to where the other member listens for its peers.
+"""Requests between members, each over a connection of its own, to the address at which the other member listens.
 
     client     greeting on channel FETCH       request: kind, epoch, round, start, stop
     server                                     answer: length of the note, length of the data, SHA-256 of both
                                                note (JSON), data
 
-Used after a member was lost or joined: to fetch means that this member lacks and another one holds, and the state that
-a new member starts from. The client knows the largest possible size of the data, and allocates no more than that.
+After a member was lost, a request fetches means that this member lacks and another one holds; after a member joined,
+the state that it starts from. The client knows the largest possible size of the data, and allocates no more than that.
 """
 
 from __future__ import annotations

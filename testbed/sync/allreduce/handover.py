@@ -27,7 +27,7 @@ class StateHandover:
     """A member's part in handovers of state. Any thread may call the methods.
 
     Args:
-        source: The member whose state this member starts from; empty if it began with the others.
+        source: The member whose state this member starts from; empty if this member began with the others.
     """
 
     def __init__(self, source: str) -> None:

@@ -17,7 +17,7 @@ class HeldPlans:
     def __init__(self, member: str, first: Plan) -> None:
         #: The epoch that the next round uses.
         self.agreed = first.epoch
-        #: The epoch that this member is ready to use after it.
+        #: The epoch that this member is ready to use after `agreed`.
         self.successor = first.epoch
         #: The newest epoch that all members are known to hold.
         self.confirmed = first.epoch

@@ -52,8 +52,8 @@ def orders_for(member: str, holdings: Sequence[Holding]) -> RecoveryOrders:
     """Return the orders of `member`, given the holdings of all survivors, itself included.
 
     No member can be two rounds ahead of another, because a round needs every member's update. A member in a later
-    round holds this one whole. A member that has not begun this round has not contributed to it, so then no member
-    holds any of it: what that member holds is of the round before.
+    round holds all of this round. A member that has not begun this round has not contributed to it, so then no member
+    holds any of it: the means that such a member holds are those of the round before.
     """
     first = {holding.member: holding.round + holding.over for holding in holdings}
     number = min(first.values())

@@ -1,6 +1,6 @@
 """The sums of one round at one member, and the outcome of its means. No I/O, no clock, no lock.
 
-Methods that add or accept a chunk return the chunks to send because of it.
+Methods that add or accept a chunk return the chunks that must be sent as a result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Contribution(NamedTuple):
     ready: Callable[[], int]
     #: Returns the newest epoch that all members are known to be ready for.
     confirmed: Callable[[], int]
-    #: True if both functions always return the same, because the next round may begin with this round's first mean.
+    #: True if each function always returns the same epoch, because the next round may begin with this round's first
+    #: mean.
     fixed: bool = False
     #: True if this member overlaps rounds, or may from now on.
     overlaps: bool = False
@@ -220,7 +221,7 @@ class Reduction:
         return () if self._unfinished[key] else [self._mean(each) for each in self.layout.keys[key]]
 
     def _mean(self, number: int) -> OutgoingChunk:
-        """Return a mean to send from its root. All members may be ready for a newer epoch by now than it announces."""
+        """Return a mean to send from its root. By now all members may be ready for a newer epoch than its sum says."""
         summed = self._chunks[number].part
         assert summed is not None
         part = self.sealed(summed)

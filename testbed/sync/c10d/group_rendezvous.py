@@ -70,7 +70,7 @@ class GroupRendezvous:
         """
         member = self._environment or self._own_environment(timeout_s)
         tls = None if member.tls is None else Tls(member.tls)
-        # Ranks may come to their first sum far apart; gloo would wait for `timeout_s` as well.
+        # Ranks may reach their first sum at very different times; gloo would wait for `timeout_s` as well.
         joined = rendezvous(member.control, member.name, member.listen, "cpu", timeout_s, member.token, tls)
         job = structs.replace(joined.job, round_timeout_s=timeout_s)
         session = session_of(replace(joined, welcome=structs.replace(joined.welcome, job=job)), on_failure=on_failure)

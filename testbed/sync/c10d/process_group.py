@@ -54,7 +54,7 @@ def make_group(options: Any, controller: Sequence[str]) -> WanGroup:
     if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise dist.DistBackendError(
-            f"the backend wan needs PyTorch {needed} or later, and this is {torch.__version__}: say gloo, or use "
+            f"the backend wan needs PyTorch {needed} or later, and this is {torch.__version__}: use gloo, or "
             "`testbed.sync.join` and the schemes, which need 2.6 or later"
         )
     rank, size, among_all = options.group_rank, options.group_size, not options.global_ranks_in_group

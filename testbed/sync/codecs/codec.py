@@ -1,4 +1,4 @@
-"""The base class of codecs, those of each value by itself, the residual of their errors, and the bytes of a tensor."""
+"""The base class of codecs, codecs that round each value by itself, the residual of errors, and a tensor's bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 class Codec(ABC):
     """Turns a chunk of float32 into fewer bytes and back. Stateless: a chunk decodes without any other chunk.
 
-    A value that is not finite makes the values that share its scale not finite either, so that divergence of a training
-    is noticed.
+    A value that is not finite makes the values that share its scale not finite either, so that diverging training is
+    noticed.
     """
 
     #: The codec's name in a plan.
@@ -29,7 +29,7 @@ class Codec(ABC):
         """Return `elements` values (float32, flat) of bytes from `encode` (uint8, flat, of a length that `fits`)."""
 
     def fits(self, elements: int, length: int) -> bool:
-        """Return whether `elements` values may take `length` bytes; a receiver checks it before it reads them."""
+        """Return whether `elements` values may take `length` bytes; receivers check this before they read a payload."""
         return length == self.size(elements)
 
     @abstractmethod
@@ -69,7 +69,7 @@ def bytes_of(values: torch.Tensor) -> memoryview:
 class Half(Codec):
     """Rounds to a 16-bit type. Values beyond its largest number become that number; the residual keeps the rest.
 
-    fp16 has 11 significant bits, whose number falls below the least normal value, 6.1e-5; bf16 has 8, and float32's
+    fp16 has 11 significant bits, and fewer for values below the least normal one, 6.1e-5. bf16 has 8, and float32's
     range.
     """
 

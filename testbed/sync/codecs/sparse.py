@@ -4,8 +4,8 @@ The latter loses nothing, also for chunks with few different values:
 
     the number of values that are not zero (4 bytes), the number of different ones among them (4 bytes)
     a table of the different values (float32), and the number in it of each value that is not zero
-    the places in rising order, by Elias and Fano: the low bits of each place unchanged; for the high bits, a 1 for each
-    place after as many 0 as they have risen by
+    the places in rising order, by Elias and Fano: the low bits of each place unchanged; for the high bits of each
+    place, as many 0 as they exceed those of the place before, and then a 1
 
 An Elias-Fano list (Elias 1974, Fano 1971) of n places among u takes 2 + log2(u/n) bits a place, where no code of any
 kind takes fewer than about 1.44 + log2(u/n): for 32 of 4,096 it is 9 bits against 8.4, and 12 as plain numbers. It
@@ -28,8 +28,8 @@ class TopK(Codec):
     """Keeps the share of a chunk's values with the largest magnitude (at least one), as float32, and their places.
 
     A relay decodes, adds, and keeps the largest of the sum: gTop-k (Shi et al. 2019), so a chunk costs
-    6 × share × elements bytes on every link, however many members lie below; sending unions would cost up to as many
-    times more near the root. The values left out are far from negligible: without error feedback training does not
+    6 × share × elements bytes on every link, however many members lie below; sending unions would cost up to that many
+    times as much near the root. The values left out are far from negligible: without error feedback training does not
     converge. Values are sent late by about 1/share rounds.
     """
 
@@ -77,7 +77,7 @@ def _entry(elements: int) -> int:
 
 #: Bytes of the two counts.
 HEAD = 8
-#: The assumption of plans before values are known: one value in 100 is not zero, and has two bits.
+#: Plans assume, before values are known, that one value in 100 is not zero, and has two bits.
 TYPICAL = 100
 
 

@@ -40,11 +40,11 @@ from testbed.sync.gossip.message_codec import Done
 from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 
-#: Seconds from the loss of a peer to its report. Within them the controller notices a process that has ended. That a
-#: path was down for too long only the members at its ends know.
+#: Seconds from the loss of a peer to its report. Within this time the controller notices a process that has ended. Only
+#: the members at the ends of a path know that it was down for too long.
 REPORT_LOSS_S = 1.0
 
-#: Makes the local step of a number from flat parameters, which it must not change, and returns the change to them.
+#: Makes the local step with a given number from flat parameters, which it must not write to, and returns their change.
 LocalStep = Callable[[Tensor, int], Tensor]
 
 #: Yields the seconds to wait for the next event, and is sent the event, or None if no event came in time.
@@ -96,7 +96,7 @@ class Driver:
             mailbox: Sends and receives the participant's messages.
             step: Makes a local step.
             observer: Records the member's iterations, promises and waits.
-            patience_s: The longest wait in seconds for one of the others' iterations.
+            patience_s: The longest wait in seconds for one iteration of another member.
             survives: When a peer is lost, wait for the controller to remove it, instead of raising SyncError at once.
             clock: Measures waits.
             steps: Runs local steps one after the other; None for a thread of this driver.
@@ -132,7 +132,7 @@ class Driver:
             yield from self._run_program()
             for partner in sorted(self._partners):
                 self._queue.send(partner, Done())
-            # However long the slowest partner takes: its death is noticed, and the controller can end the wait.
+            # Without a limit: the death of a partner is noticed, and the controller can end the wait.
             yield from self._wait(lambda: self._done >= self._partners, "its partners' end", inf)
         finally:
             self._stepping.shutdown(wait=True, cancel_futures=True)
@@ -232,7 +232,7 @@ class Driver:
                 raise error
 
     def _receive(self, sender: str, message: Message) -> None:
-        """Hand a message to the participant. Raises SyncError, with its sender, where it violates the protocol."""
+        """Hand a message to the participant. Raises SyncError, naming the sender, if it violates the protocol."""
         try:
             for answer in self._participant.receive(sender, message):
                 self._send(answer)
@@ -246,7 +246,7 @@ class Driver:
             ) from error
 
     def _lost(self, peer: str, why: str, awaited: str) -> None:
-        """Handle the end of a peer's connections. Those of a partner whose program has not ended are lost."""
+        """Handle the end of a peer's connections. A partner whose program has not ended is lost."""
         if peer not in self._partners - self._done:
             return
         self._gone[peer] = why

@@ -5,7 +5,7 @@ it:
 
     program yields        driver does                                            program is answered
     Send                  carries the message, when it can                       None
-    LocalCompute          begins a local step on the side                        a Step, done later
+    LocalCompute          begins a local step in the background                  a Step, done later
     Until                 resumes the program once the condition holds           None
     Advance               notes the iteration that the member has entered        None
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Send:
     """Send a message to a member, without waiting. Messages may overtake each other."""
 
-    #: The receiver's name. A member that sends to itself reminds itself.
+    #: The receiver's name. A message to the member itself is a reminder.
     to: str
     message: Message
     #: Seconds after which a reminder arrives; 0 for messages to others.
@@ -43,7 +43,7 @@ class Send:
 class LocalCompute:
     """Begin a local step from these parameters; the program gets a Step back."""
 
-    #: Where the step begins, flat; nobody changes them until the step is done.
+    #: The parameters at which the step begins, flat. Nothing may write to them until the step is done.
     parameters: Tensor
     #: The number of the step.
     iteration: int
@@ -54,7 +54,7 @@ class Until:
     """Wait until a condition holds."""
 
     condition: Callable[[], bool]
-    #: What the member waits for, for errors.
+    #: The awaited event in words, for errors.
     awaited: str
 
 
@@ -74,7 +74,7 @@ Steps = Generator[Effect, Any, Result]
 
 
 class Step:
-    """A local step under way, and then its change to the parameters (plain SGD: minus rate x gradient)."""
+    """A local step, and once it is done its change to the parameters (plain SGD: minus rate x gradient)."""
 
     def __init__(self) -> None:
         self._change: Tensor | None = None
@@ -103,12 +103,12 @@ class Participant(ABC):
 
     @property
     def model(self) -> Tensor:
-        """The parameters of its model, flat. Raises ValueError for a participant without a model."""
+        """The parameters of the participant's model, flat. Raises ValueError for a participant without a model."""
         raise ValueError(f"{self.name} has no model of its own")
 
     @property
     def patience(self) -> int:
-        """The number of the others' iterations that one wait may last."""
+        """The number of other members' iterations that one wait may last."""
         return 1
 
     @property
@@ -122,40 +122,40 @@ class Participant(ABC):
 
     @abstractmethod
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Take in a message, and return what to send at once in answer. Called after the program's end, too."""
+        """Handle a message, and return the messages to send at once. Called after the program's end, too."""
 
     def remove(self, gone: str) -> Iterable[Send]:
-        """Go on without a member that died, and return what to send at once.
+        """Go on without a member that died, and return the messages to send at once.
 
         Raises:
             ValueError: The protocol, or this participant, needs that member.
         """
-        raise ValueError(f"{self.name} can't go on without {gone}: its protocol counts on everybody")
+        raise ValueError(f"{self.name} can't go on without {gone}: its protocol needs every member")
 
     def promise(self, ahead: int) -> int:
         """Promise to enter no iteration from the returned one on until `commit` or `abort`.
 
-        At most `ahead` - 1 more iterations come before it.
+        The member may enter at most `ahead` - 1 more iterations before the returned one.
 
         Raises:
-            ValueError: The protocol can't change its graph, or not now.
+            ValueError: The protocol can't change its graph, or can't change it now.
         """
-        raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
+        raise ValueError(f"{self.name} can't change to another graph: its protocol has a fixed graph")
 
     def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        """After a promise, take other neighbours from `iteration` on, and return what to send at once.
+        """Use other neighbours from `iteration` on, after a promise, and return the messages to send at once.
 
         Raises:
             ValueError: The protocol can't train with these neighbours.
         """
-        raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
+        raise ValueError(f"{self.name} can't change to another graph: its protocol has a fixed graph")
 
     def abort(self) -> None:
-        """After a promise, keep the graph. Raises ValueError where the protocol makes no promises."""
-        raise ValueError(f"{self.name} promised nothing: its protocol has one graph")
+        """Keep the graph after a promise. Raises ValueError if the protocol makes no promises."""
+        raise ValueError(f"{self.name} made no promise: its protocol has a fixed graph")
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
-        """Return True if a message that still waits to be sent to a member has become useless, and is to be left out.
+        """Return whether a message that waits to be sent to a member has become useless, so that it is not sent.
 
         Args:
             to: The receiver.
@@ -234,7 +234,7 @@ class ServedMember(TrainingMember):
     def promise(self, ahead: int) -> int:
         """Promise to enter no iteration from the returned one on until `commit` or `abort`.
 
-        It is `ahead` iterations after the newest one that this member has entered.
+        The returned iteration is `ahead` after the newest one that this member has entered.
         """
         self._end = self._entered + ahead
         return self._entered + ahead

@@ -20,7 +20,7 @@ from testbed.sync.gossip.message_codec import HEADER_BYTES, PART_BYTES, MessageC
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.transport import DIRECT, Greeting, Outbox, Received
 
-#: Incomplete messages of one peer, for each of its connections. Parts of a message leave in order, so over one
+#: The most incomplete messages of one peer, for each of its connections. Parts of a message leave in order, so over one
 #: connection one message is incomplete; over several, a part that is late on one connection keeps a message incomplete
 #: whose other parts have come over the others.
 OPEN_MESSAGES = 8
@@ -32,7 +32,7 @@ class MessageArrived:
 
     sender: str
     message: Message
-    #: The moment at which it was, by the monotonic clock.
+    #: When it became complete, in seconds of the monotonic clock.
     at_s: float
 
 
@@ -69,11 +69,11 @@ class GraphPrepared:
 class GraphCommitted:
     """The controller says that the graph changes, or that it stays."""
 
-    #: The iteration from which on the graph is another.
+    #: The first iteration with the new graph.
     iteration: int
-    #: This member's neighbours in it; None if the graph stays.
+    #: This member's neighbours in the new graph; None if the graph stays.
     neighbours: Neighbours | None
-    #: The addresses of the members that join with it, by name.
+    #: The addresses of the members that join with the new graph, by name.
     roster: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
@@ -86,7 +86,7 @@ class MemberFailed:
 
 @dataclass(frozen=True, slots=True)
 class ModelSent:
-    """A model was sent to a peer whole, so the next one may follow."""
+    """A whole model was sent to a peer, so the next one may follow."""
 
     peer: str
 
@@ -127,10 +127,10 @@ class Inbox:
     A frame says how long its message is, and no message is longer than a model. So the memory that a peer can make this
     member set aside is bounded, whatever its frames claim.
 
-    A member that died may join again. The generation in its greeting, the iteration in which it joined, tells its lives
-    apart. Frames of a life that the controller ended are refused, however late they arrive. A member that joins after
-    this one is heard only once the controller has announced it. Otherwise a member could claim a later generation, and
-    the life in which it really joins then would be taken for an old one.
+    A member that died may join again. The generation in its greeting, which is the iteration in which it joined, tells
+    its memberships apart. Frames of a membership that the controller ended are refused, however late they arrive. A
+    member that joins after this one is accepted only once the controller has announced it. Otherwise a member could
+    claim a later generation, and when it really joins, that membership would be taken for an old one.
 
     Attributes:
         received_bytes: Bytes of messages received, by peer.
@@ -150,7 +150,7 @@ class Inbox:
             codec: Unpacks messages.
             streams: Connections of each peer.
             first: The iteration in which this member joined.
-            timeout_s: How long a peer's greeting waits for the controller to announce the peer.
+            timeout_s: The longest wait in seconds for the controller to announce a peer that has sent its greeting.
             clock: Measures waits, and runs reminders.
         """
         self.received_bytes: Counter[str] = Counter()
@@ -185,7 +185,7 @@ class Inbox:
             return None
 
     def cut(self, peer: str) -> None:
-        """Take nothing from a peer from now on: the controller says that it has died."""
+        """Refuse a peer's frames from now on, because the controller says that the peer has died."""
         with self._guard:
             self._oldest[peer] = self._newest[peer] + 1
             for key in [key for key in self._open if key[0] == peer]:
@@ -230,11 +230,11 @@ class Inbox:
         return Incoming(self, generation)
 
     def serve(self, connection: socket.socket) -> None:
-        """Refuse: members that gossip send messages only. Raises FrameError."""
+        """Refuse a request, because members that gossip send messages only. Raises FrameError."""
         raise FrameError("a peer asked to fetch something; members that gossip send messages only")
 
     def take_part(self, generation: int, received: Received) -> None:
-        """Take in a part of a message, and add the message once it is complete.
+        """Store a part of a message, and add the message once it is complete.
 
         Raises:
             FrameError: The part does not fit its message, or too many messages are incomplete.
@@ -250,7 +250,7 @@ class Inbox:
             if whole is None:  # to zero a model's memory for each part would cost more than the parts
                 whole = opened[header.sequence] = _Open(bytearray(size), size)
             if len(whole.body) != size:
-                raise FrameError(f"message {header.sequence} has {len(whole.body)} bytes, and in another frame {size}")
+                raise FrameError(f"message {header.sequence} has {len(whole.body)} bytes; another frame says {size}")
             if len(opened) > OPEN_MESSAGES * self._streams:
                 raise FrameError(f"{peer} left {len(opened)} messages incomplete at once")
             self.received_bytes[peer] += len(received.payload)
@@ -266,7 +266,7 @@ class Inbox:
             self.put(MessageArrived(peer, message, self._clock.monotonic()))
 
     def ended(self, peer: str, generation: int, error: str) -> None:
-        """Handle the end of one of a peer's connections. Without an error the peer is lost with the last one."""
+        """Handle the end of one of a peer's connections. Without an error, only the last one's end loses the peer."""
         with self._guard:
             self._ended[peer, generation] += 1
             last = self._ended[peer, generation] == self._streams
@@ -294,7 +294,7 @@ class Incoming:
         return channel == DIRECT
 
     def take(self, received: Received) -> None:
-        """Take in a part of a message. Raises FrameError where it does not fit, or the peer was removed."""
+        """Store a part of a message. Raises FrameError if it does not fit its message, or the peer was removed."""
         self._inbox.take_part(self._generation, received)
 
     def closed(self, peer: str, channel: int, error: str) -> None:

@@ -20,11 +20,11 @@ SAMPLE_S = 0.5
 class StepFigures:
     """Figures of the local steps since the last report."""
 
-    #: Seconds for which they computed.
+    #: Seconds for which the steps computed.
     compute_s: float = 0.0
-    #: Seconds for which they were held back to a declared speed.
+    #: Seconds for which the steps were held back to a declared speed.
     paced_s: float = 0.0
-    #: Seconds by which the worst of them ended after its declared end.
+    #: Seconds by which the worst step ended after its declared end.
     late_s: float = 0.0
     #: The newest metrics by name, `steps` (the number of the steps) among them.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class IterationReporter:
     """Observes a driver's member, and reports each iteration to the controller.
 
     A report's round is the entered iteration, and its times are those of the iteration before; so there is no report of
-    the first one. Its `waited` has, by peer, the seconds of waits that a message of this peer ended.
+    the first iteration. A report's `waited` maps each peer to the seconds of waits that a message of that peer ended.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class IterationReporter:
         Args:
             iteration: The entered iteration.
             at_s: The Unix time, by which the controller orders the reports of all members.
-            now: The time of the monotonic clock, by which durations are measured, because the other one may be set.
+            now: The time of the monotonic clock, by which durations are measured: it can't be set, unlike Unix time.
         """
         figures, totals, before = self._figures(), self._totals(), self._before
         waited, self._waited, self._before = dict(self._waited), Counter(), totals

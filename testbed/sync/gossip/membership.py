@@ -67,7 +67,7 @@ class Membership(ControlledMember):
             met: The result of the rendezvous. Its job's assignment is a NodeConfiguration.
             participant: The participant.
             figures: Returns the figures of the local steps since the last call.
-            codec: The codec of the tensors that are sent through one.
+            codec: The codec of the tensors that messages declare as CodedElements.
             survives: Go on without a lost member once the controller says so, instead of failing.
 
         Raises:
@@ -105,7 +105,7 @@ class Membership(ControlledMember):
             The participant's parameters at the end, flat, float32, on the host.
 
         Raises:
-            SyncError: A peer is lost, or did not send in time what the program waits for.
+            SyncError: A peer is lost, or did not send an awaited message in time.
             Stopped: The controller told this member to leave.
             Exception: Whatever `step` raises.
         """
@@ -126,8 +126,8 @@ class Membership(ControlledMember):
 
         Args:
             parameters: The model's parameters, with as many elements as the participant's.
-            step: Makes the local step of that number, as `optimizer.step()`: it moves the parameters from their
-                present values. It is called on a thread of its own.
+            step: Makes the local step with the given number: it moves the parameters from their present values, as
+                `optimizer.step()` does. Called on a thread of its own.
         """
 
         def local_step(given: Tensor, number: int) -> Tensor:
@@ -140,7 +140,7 @@ class Membership(ControlledMember):
     def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
         """Leave the run, after the peers have read all that was sent to them.
 
-        Leaving the context without an error calls it too.
+        Leaving the context without an error calls `finish` too.
 
         Args:
             digest: The SHA-256 of the parameters, if the controller is to compare it among members.
@@ -190,24 +190,24 @@ def join(
         with gossip.join(participant, "paris", peers=peers, token=token) as membership:
             membership.train_model([*model.parameters()], step)
 
-    Among peers alone no member waits here: peers may come within `timeout` of the first message to them. The members
-    are fixed, and the loss of one ends training at the others.
+    Among peers alone this function does not wait: a peer must come within `timeout` of the first message to it. The
+    members are fixed, and the loss of one ends training at the others.
 
     Args:
-        program: What the member does; or a function that makes it, given the addresses of all members and, from a
+        program: The member's participant; or a function that makes it, given the addresses of all members and, from a
             controller, the job with this member's node configuration.
         name: This member's name.
         peers: Each member's address, `host:port`, by name, this member's too; the same at all members.
-        partners: Among peers alone, the members that this one sends to or receives from; None: all others. It stays
-            until they are done.
+        partners: Among peers alone, the members that this one sends to or receives from; None: all others. This
+            member stays until its partners are done.
         control: The controller's address, `unix:/path` or `tcp:host:port`, in place of `peers`.
         listen: The IPv4 address to accept connections at. Empty: the one in `peers`, or with a controller the first
             address of an interface other than the loopback.
         device: The device that the member trains on, for the controller's records.
         timeout: The longest wait in seconds for a peer's message, or with a controller for the controller and for the
             other members, each.
-        token: Among peers alone, a secret that all members have, by which they prove to be members; over TCP to a
-            controller, the secret by which it accepts this member.
+        token: Among peers alone, a secret that all members have, by which they prove that they are members; over TCP
+            to a controller, the secret by which it accepts this member.
         tls: The folder with this member's certificate, with which all connections are encrypted.
         survives: Go on without a lost member once the controller says so, instead of failing.
 
@@ -263,10 +263,10 @@ def _among_peers(
     token: str,
     tls: Tls | None,
 ) -> Rendezvous:
-    """Return what a controller would have sent to this member."""
+    """Return the rendezvous that a controller would have led to."""
     if not token and tls is None:
         raise ValueError("write token=, a secret that all members have, or tls=, the folder of a certificate")
-    roster = {peer: _endpoint(peer, peers[peer]) for peer in sorted(peers)}  # messages count members in this order
+    roster = {peer: _endpoint(peer, peers[peer]) for peer in sorted(peers)}  # messages number members in this order
     if name not in roster:
         raise ValueError(f"peers are {', '.join(roster)}: add the address of {name}, this member")
     others = [peer for peer in roster if peer != name]

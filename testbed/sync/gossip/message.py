@@ -1,4 +1,4 @@
-"""Messages between members, which travel by the types of their fields.
+"""Messages between members. The type of a field decides where in a frame it travels.
 
 @message(5)
 class Share(Message):

@@ -27,7 +27,7 @@ PART_BYTES: Final = 64 * 1024
 class PartHeader(NamedTuple):
     """The header of a frame, which carries a part of a message."""
 
-    #: The message's, as `number`, `amount` and `weight` are; see WireMessage.
+    #: The code, `number`, `amount` and `weight` of the message; see WireMessage.
     code: int
     #: The message's number among the sender's messages to this peer.
     sequence: int
@@ -45,7 +45,7 @@ class PartHeader(NamedTuple):
 
     @classmethod
     def unpack(cls, header: bytes) -> PartHeader:
-        """Return the header in HEADER_BYTES bytes. Raises FrameError where its weight is no number of at least 0."""
+        """Return the header in HEADER_BYTES bytes. Raises FrameError if its weight is not a number of at least 0."""
         unpacked = cls(*_HEADER.unpack(header))
         if not 0 <= unpacked.weight < float("inf"):
             raise FrameError(
@@ -54,7 +54,7 @@ class PartHeader(NamedTuple):
         return unpacked
 
 
-#: The type of the number of elements. It stands before the bytes of a codec that do not tell it themselves.
+#: The type of the number of elements, which precedes a codec's bytes if these do not determine it.
 COUNT = torch.int32
 #: The most bytes of a body without a tensor, for each member and each pair of members.
 BYTES_A_PAIR = 8
@@ -82,7 +82,7 @@ class WireMessage(NamedTuple):
 class MessageCodec:
     """Packs and unpacks the messages of a run.
 
-    If the codec's bytes are not equally many for each element, the number of elements stands before them.
+    If a codec's number of bytes does not determine the number of elements, the latter precedes the bytes.
 
     Attributes:
         members: The names of all members.
@@ -94,7 +94,7 @@ class MessageCodec:
 
         Args:
             members: The names of all members, in the same order at each.
-            elements: Parameters of the model, float32.
+            elements: The number of the model's parameters, float32.
             codec: The codec of CodedElements.
         """
         self.members = members
@@ -117,7 +117,7 @@ class MessageCodec:
         return head._replace(body=bytes_of(values), large=True)
 
     def unpack(self, packed: WireMessage) -> Message:
-        """Return the message in a packed one. Raises FrameError where its code or its body does not fit."""
+        """Return the message in a packed one. Raises FrameError if the code is unknown or the body does not fit."""
         cls = CLASSES.get(packed.code)
         if cls is None:
             raise FrameError(f"no class of messages has the code {packed.code}")

@@ -27,7 +27,7 @@ MakeOutbox = Callable[[TransportSettings, int, Mapping[str, tuple[str, int]], Ca
 
 
 def _nothing(peer: str) -> None:
-    """Do nothing: a part was sent, and more of its model follow."""
+    """Do nothing: a part was sent, and more parts of its model follow."""
 
 
 class MessageQueue:
@@ -56,7 +56,7 @@ class MessageQueue:
             codec: Packs the messages.
             roster: Each member's address by name.
             stale: Returns True if a waiting message has become useless.
-            on_sent: Called with a peer, on another thread, when a model was sent to it whole; the caller then calls
+            on_sent: Called with a peer, on another thread, when a whole model was sent to it; the caller then calls
                 `left` on the thread of the queue.
             on_failure: Called with a peer and the reason, on another thread, when the peer can't be reached.
             make_outbox: Makes the outbox, which carries frames to peers.
@@ -85,7 +85,7 @@ class MessageQueue:
             self._hand_over(to, packed)
 
     def left(self, peer: str) -> None:
-        """Record that a model was sent to the peer whole, and send the next one."""
+        """Record that a whole model was sent to the peer, and send the next one."""
         self._under_way[peer] -= 1
         if peer not in self._dropped:
             self._send_on(peer)

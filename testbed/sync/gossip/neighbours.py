@@ -20,11 +20,11 @@ class Neighbours:
 
     #: The member itself.
     member: str
-    #: The members that send to it, without itself.
+    #: The members that send to this member, itself excluded.
     sources: tuple[str, ...]
-    #: The members to which it sends, without itself.
+    #: The members to which this member sends, itself excluded.
     targets: tuple[str, ...]
-    #: The weights in its average: of each source and of the member itself, all positive.
+    #: The weight of each source, and of the member itself, in the member's average; all positive.
     weights: Mapping[str, float]
 
     def without(self, gone: str) -> Neighbours:
@@ -46,9 +46,9 @@ class Neighbours:
 
     def __post_init__(self) -> None:
         if not self.sources or not self.targets:
-            raise ValueError(f"{self.member} has nobody to hear from or nobody to send to; train it alone instead")
+            raise ValueError(f"{self.member} has no member to receive from, or none to send to; train it alone instead")
         if self.member in self.sources or self.member in self.targets:
-            raise ValueError(f"{self.member} is its own neighbour; leave it out, averaging counts its own anyway")
+            raise ValueError(f"{self.member} is its own neighbour; leave it out: its average includes itself anyway")
         if set(self.weights) != {self.member, *self.sources}:
             raise ValueError(f"{self.member}: weights are for {sorted(self.weights)}, not for itself and its sources")
         if not all(weight > 0 for weight in self.weights.values()):
@@ -56,7 +56,7 @@ class Neighbours:
 
 
 class WeightedMean:
-    """The sum of weight x update, divided by the sum of weights: a mean of those updates that came."""
+    """The sum of weight x update, divided by the sum of weights: the mean of the updates so far."""
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
@@ -69,7 +69,7 @@ class WeightedMean:
 
     @property
     def value(self) -> Tensor:
-        """The mean so far. Raises RuntimeError where no update was added."""
+        """The mean so far. Raises RuntimeError if no update was added."""
         if self._sum is None:
             raise RuntimeError("the mean has no updates: add one first")
         return self._sum / self._weight

@@ -1,4 +1,4 @@
-"""DiLoCo (Douillard et al. 2023, arXiv 2311.08105), and streamed in fragments (2025, arXiv 2501.18512, 2.2 and 2.3).
+"""DiLoCo (Douillard et al. 2023, arXiv 2311.08105), also streaming (2025, arXiv 2501.18512, sections 2.2 and 2.3).
 
 With four steps a period, two fragments and a delay of one step (`=` a reduction under way):
 

@@ -43,9 +43,9 @@ class Average:
 class Nesterov:
     """SGD with Nesterov momentum on the mean change: DiLoCo (Douillard et al. 2023, algorithm 1), as in torch.optim."""
 
-    #: Above 0.
+    #: The learning rate, above 0.
     learning_rate: float = 0.7
-    #: In [0, 1).
+    #: The momentum μ, in [0, 1).
     momentum: float = 0.9
 
     def __post_init__(self) -> None:

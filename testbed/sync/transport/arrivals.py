@@ -51,10 +51,10 @@ OUT_OF_ORDER, LOSS_S = 2, 0.3
 #: If at least the part GAPS of the packets of GAPS_S came out of order, packets of SEGMENT_BYTES are counted instead of
 #: bytes. Over a link that fell from 30 to 5 Mbit/s, no train without a loss came for 6 s, which are several rounds.
 GAPS_S, GAPS, SEGMENT_BYTES = 0.25, 0.25, 1448
-#: The longest time over which packets are counted until they are LEAST_BYTES: 0.3 Mbit/s bring those in 0.44 s.
+#: The longest time over which packets are counted until they add up to LEAST_BYTES: 0.3 Mbit/s bring these in 0.44 s.
 MOST_GAPS_S = 1.0
 
-#: A connection is idle after this many seconds: its sender had no more frames, and sends none before the next round.
+#: A connection is idle after this many seconds without data: its sender has no more frames before the next round.
 IDLE_S = 0.1
 
 #: The most trains kept of each peer until `take`. The newest ones suffice.
@@ -117,7 +117,7 @@ class Arrivals:
 
 
 class Timing:
-    """Measures the trains of one connection. Only the thread that reads the connection calls it, but for `end_if_idle`.
+    """Measures the trains of one connection. Only the thread that reads it calls methods, except `end_if_idle`.
 
     Packets arrive as super-packets of up to 45 frames, and a piece that is read ends inside one. So a train counts the
     bytes that had arrived by a time, read or not. When only the bytes that were read counted, trains of 64 KiB were

@@ -1,6 +1,6 @@
 """The settings of a member's connections, and how two members authenticate on a new one.
 
-By TLS certificates, if in use, then by the key that both share:
+Members authenticate by TLS certificates, if these are in use, and then by the key that both members share:
 
     connecting member                                listening member
       greeting with a nonce         ------------->

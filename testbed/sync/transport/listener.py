@@ -37,7 +37,7 @@ MOST_COMPLAINTS = 100
 #: The reasons for which a connection can't be accepted now, but may be later: files or memory have run out, or the peer
 #: has gone again.
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED})
-#: Seconds until the next attempt then. Connections wait in the kernel meanwhile.
+#: Seconds from such a failure to the next attempt. Connections wait in the kernel meanwhile.
 _ACCEPT_AGAIN_S = 0.1
 
 log = logging.getLogger(__name__)
@@ -101,11 +101,11 @@ class Listener:
     """Reads frames from other members, which authenticate by name and key (see handshake.py).
 
     A connection of anybody else, or with bytes that are not a frame, is closed; other connections go on. At most
-    MAX_STRANGERS connections are not authenticated yet. One more closes the oldest from the address that most of them
-    come from, so an attacker at one address can't keep members out.
+    MAX_STRANGERS connections are not authenticated yet. A further one closes the oldest connection from the address
+    that most of them come from, so an attacker at one address can't keep members out.
 
     Attributes:
-        refused: The number of connections that were closed for their fault.
+        refused: The number of connections that were closed because of an error of the other end.
     """
 
     def __init__(self, accepting: socket.socket, settings: TransportSettings, endpoint: Endpoint) -> None:

@@ -61,7 +61,7 @@ _HEAD: Final = struct.Struct("<4sQHHQB")
 _PROOF_BYTES: Final = 16
 
 
-#: What makes Unix time of the monotonic clock, in nanoseconds: the clock as it was when this process began.
+#: Unix time minus the monotonic clock, in nanoseconds, when this process began.
 _BEGAN_NS: Final = time.time_ns() - time.monotonic_ns()
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from testbed.sync.transport.frame import Frame
 
-#: The least goes first.
+#: A frame's priority: the least goes first.
 Priority = tuple[float, ...]
 
 #: L of NetStorm's rule for auxiliary routes, in chunks: a route takes over chunks when more than 2 L wait for the
