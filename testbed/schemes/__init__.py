@@ -3,8 +3,8 @@
     with schemes.wrap(model, optimizer, scheme="diloco", every=32):     # any scheme with rounds
         ...                                                             # the training loop, unchanged
 
-A scheme's module loads neither PyTorch nor planning, so that files with its options are read without them. What it
-needs of PyTorch it imports inside the functions that train, what it needs of planning inside `assign`.
+A scheme's module loads neither PyTorch nor planning, so that files with its options are read without them. It imports
+PyTorch inside the functions that train, and planning inside `assign`.
 """
 
 from __future__ import annotations

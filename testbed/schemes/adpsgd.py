@@ -1,8 +1,8 @@
 """AD-PSGD: each member takes a local step while its model is averaged with one random neighbour.
 
-The graph has two sides. An active member asks a passive one, which averages at once and answers. Passive members ask
-nobody, so no cycle of members can wait for each other. What they exchange is the difference [ours]: one member adds
-half of it and the other subtracts half, which is an atomic average even where a step ended meanwhile.
+The graph is bipartite. An active member asks a passive one, which averages at once and answers. Passive members ask
+nobody, so no cycle of members can wait for each other. The answer is half of the models' difference [ours]: the passive
+member adds it and the active one subtracts it, which is an atomic average even if a step ended meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def assign(options: InGraph, setting: Setting) -> GossipAssignment:
     """Give members their neighbours and their side, active or passive.
 
     Raises:
-        GraphError: The workers make no such graph, or the graph has no two sides.
+        GraphError: The workers make no such graph, or the graph is not bipartite.
     """
     graph = graph_of(options, setting)
     active, _ = graph.sides()

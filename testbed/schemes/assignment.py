@@ -3,7 +3,7 @@
 options, what is known of the network  --assign-->  Assignment  --of(member)-->  what the member's job has
                                                         `-> the communication graph, for the controller
 
-Planning is imported where it is called: workers, which import schemes, have none.
+Planning is imported inside functions, because workers import this module and lack planning.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ class GossipAssignment(Assignment):
 
     #: The program that members run, as their NodeConfiguration names it.
     protocol: str
-    #: The communication graph. Where `sites` are given its nodes are their leaders.
+    #: The communication graph. Its nodes are the sites' leaders if `sites` are given.
     graph: Graph
     #: The other workers of each leader's site.
     sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: How members weigh what they average.
+    #: The rule by which members weigh the parameters that they average.
     weighing: Weighing = "uniform"
     #: The rules of the protocol, the same for all members.
     rules: Mapping[str, Any] = field(default_factory=dict)
     #: Local steps in an iteration, by member; 1 where none are given.
     steps: Mapping[str, int] = field(default_factory=dict)
-    #: (period, phase) by member: it evaluates the model at the start of those iterations. None: all members, in each.
+    #: (period, phase) of the iterations at whose start a member evaluates the model; None: all members, in each.
     evaluators: Mapping[str, tuple[int, int]] | None = None
     #: The staggered groups, for the run's manifest.
     groups: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        assert self.weights  # raises GraphError now where there are none
+        assert self.weights  # raises GraphError now if there are none
 
     @cached_property
     def weights(self) -> Weights:
@@ -105,7 +105,7 @@ class GossipAssignment(Assignment):
 
 
 def graph_of(options: InGraph, setting: Setting, members: tuple[str, ...] = ()) -> Graph:
-    """Return the graph that options name, over the `members`, all by default. Raises GraphError where none is made."""
+    """Return the graph that options name, over `members`, by default all. Raises GraphError if there is none."""
     from testbed.planning.graphs import fast_edges, make_graph
 
     if options.graph == "network":

@@ -1,12 +1,12 @@
 """The scheme that the controller chooses, live: gradients, or local steps with their merge and codec.
 
 Members begin with gradients. The plan of a round names the scheme that members follow from then on, so that a change of
-scheme is a swap like any other. `docs/schemes.md` has how the controller chooses. A member hands its state from one
-scheme to the next where all members hold the same parameters:
+scheme is a swap like any other. `docs/schemes.md` explains how the controller chooses. A member hands its state from
+one scheme to the next when all members hold the same parameters:
 
-gradients -> local steps    the parameters are the same: they are where all agreed. What a codec left out of a
-                            gradient is forgotten: it is no change of parameters
-local steps -> others       the same; what a codec left out stays, and the outer momentum within one scheme
+gradients -> local steps    the parameters, on which all members agree. The codec's residual is dropped: it is a part
+                            of gradients, not of changes of parameters
+local steps -> others       the same, with the codec's residual, and with the outer momentum if the scheme stays
 local steps -> gradients    each member's optimizer has moments of its own, with which equal gradients would lead
                             members apart: one more local step, then the mean of all parameters and moments, in one
                             round
@@ -176,7 +176,7 @@ class ChosenStrategy(Strategy):
 
         scheme = named(choice.scheme)
         if scheme.exchange != "all-reduce" or scheme.name == SCHEME.name:
-            raise ValueError(f"a plan chooses {choice.scheme}, which members that reduce in rounds can't go over to")
+            raise ValueError(f"a plan chooses {choice.scheme}, which members that reduce in rounds can't change to")
         own = {} if scheme.traits is None else scheme.traits.options
         made: Strategy = scheme.algorithm.build(scheme.read({**own, **choice.options}), self._training)
         return made
@@ -196,13 +196,13 @@ class Uniting(Strategy):
 
     @property
     def together(self) -> bool:
-        """True: the only round makes all members hold the same."""
+        """True: the only round makes all members hold the same parameters and moments."""
         return True
 
     def after_step(self) -> None:
         """Average parameters and moments, without a residual.
 
-        Moments are not for codecs, and a residual would mix the remainders of both.
+        Codecs are not for moments, and a residual would mix the errors of parameters and moments.
         """
         tensors = [*self._training.parameters, *self._training.moments()]
         room = flat.gather(tensors)

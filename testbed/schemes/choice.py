@@ -51,13 +51,13 @@ class SchemeChoice:
         for word in filter(None, rest.split(",")):
             path, given, value = word.partition("=")
             if not given:
-                raise Misfit(word, "an option has a value", f"{word}=VALUE")
+                raise Misfit(word, "an option needs a value", f"{word}=VALUE")
             *groups, option = path.split(".")
             inside = options
             for group in groups:
                 inside = inside.setdefault(group, {})
                 if not isinstance(inside, dict):
-                    raise Misfit(group, f"has the value {inside!r}, and in {word} options of its own", "one of the two")
+                    raise Misfit(group, f"has the value {inside!r}, and {word} sets an option in it", "one of the two")
             inside[option] = _value(value)
         return cls.of(str(folder / name) if is_file(name) else name, options)
 
@@ -78,7 +78,7 @@ class SchemeChoice:
         for codec in sorted({plan.codec, *plan.link_codecs.values()}):
             self.options.check_plan("", {}, codec)
         if self.options.among_all and plan.groups:
-            raise Misfit("policy", "the plan has rounds inside groups, and here each must be among all", "another one")
+            raise Misfit("policy", "the plan has rounds inside groups, and this scheme has none", "another policy")
         if self.options.site_period > 1 and not plan.groups:
             raise Misfit("period", "rounds inside groups need a plan with groups, and this one has none", "period=1")
         if elastic and not self.scheme.elastic:

@@ -9,7 +9,7 @@ Source: Iacob et al. 2025, arXiv 2505.22549, by its abstract and others' account
 K_u = 3 K_x and K_v = 6 K_x: a moment that changes more slowly is averaged less often. So members send half of local
 Adam's bytes (`first: 1`, `second: 1`), and with K_x = 256 a 170th of those of all-reduce at each step.
 
-What is due after a step goes in one round, uncompressed. An optimizer without moments makes it local SGD.
+All means due after a step take one round, uncompressed. With an optimizer without moments DES-LOC is local SGD.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DesLocOptions(LocalSteps):
 
     @property
     def round_share(self) -> float:
-        """The values of one round over the model's, with Adam, in the mean over rounds: 1.5 with the defaults."""
+        """The mean number of values in a round with Adam, as a multiple of the model's: 1.5 with the defaults."""
         return 1 + 1 / self.first + 1 / self.second
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
@@ -48,7 +48,7 @@ class DesLocOptions(LocalSteps):
         if codec != "fp32":
             raise Misfit("codec", f"{codec} is not for an optimizer's moments", "`codec: fp32`")
         if policy_options.get("codecs"):
-            raise Misfit("options.codecs", "an optimizer's moments go as they are", "leave it out")
+            raise Misfit("options.codecs", "an optimizer's moments are sent uncompressed", "leave it out")
 
 
 SCHEME = Scheme(

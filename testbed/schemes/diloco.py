@@ -43,7 +43,7 @@ class DilocoOptions(LocalSteps):
     def check_elastic(self) -> None:
         """Raise Misfit with a `delay`: no moment is left at which a member could come back."""
         if self.delay:
-            raise Misfit("delay", "rounds that go on beside the steps leave no moment to come back at", "no `delay`")
+            raise Misfit("delay", "rounds that overlap steps leave members no moment to come back", "no `delay`")
 
 
 SCHEME = Scheme(

@@ -15,7 +15,7 @@ from testbed.schemes.scheme import Scheme
 class DpsgdOptions(InGraph):
     """Options of D-PSGD."""
 
-    #: How members weigh what they average; by default `metropolis`.
+    #: The rule by which members weigh the parameters that they average; by default `metropolis`.
     weights: Literal["uniform", "metropolis"] | None = None
     #: Take the local step before the average (serial), or beside it (parallel).
     form: Literal["serial", "parallel"] = "serial"

@@ -38,7 +38,7 @@ SCHEME = Scheme(
 
 
 def assign(options: LocalSteps, setting: Setting) -> GossipAssignment:
-    """Place the server at the member that the others reach best. Raises PolicyError where none is reached by all."""
+    """Place the server at the member that the others reach best. Raises PolicyError if none is reached by all."""
     names, server = setting.view.names, best_reached(setting.view)
     return GossipAssignment(
         protocol="fedasync",
@@ -113,7 +113,7 @@ class AsyncServer(AsyncMember):
 
 
 def build(options: LocalSteps, training: GossipTraining) -> Participant:
-    """Return a member, or the one whose process runs the server as well."""
+    """Return the participant of a member, or of the member whose process runs the server as well."""
     name, server = training.name, training.node.rules["server"]
     parameters, iterations = training.parameters, training.iterations
     if name == server:

@@ -27,20 +27,20 @@ class GradientsOptions(Options):
 
     @property
     def among_all(self) -> bool:
-        """True: a gradient that some members miss would set them apart for good."""
+        """True: a gradient that some members miss would make the members' parameters differ for good."""
         return True
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         """Check as for any scheme, and refuse a codec beside PowerSGD."""
         super().check_plan(policy, policy_options, codec)
         if codec != "fp32" and self.powersgd_rank is not None:
-            raise Misfit("codec", "PowerSGD's factors travel as they are", "one of the two")
+            raise Misfit("codec", "PowerSGD's factors are sent uncompressed", "one of the two")
 
     def check_elastic(self) -> None:
         """Raise Misfit with PowerSGD, whose step has two rounds."""
         if self.powersgd_rank is not None:
             raise Misfit(
-                "powersgd_rank", "a step with two rounds leaves no moment to come back at", "no `powersgd_rank`"
+                "powersgd_rank", "a step with two rounds leaves members no moment to come back", "no `powersgd_rank`"
             )
 
 

@@ -9,9 +9,9 @@ No member waits for the others.
     global    y ← delayed Nesterov(y, a - x)     -- y ----------------------> the site
     site      x ← (1 - α)·x + α·y,  a ← x
 
-The only wait is a worker's for its site's server, which is near. What workers push while a site's own push is on its
-way is in a when the answer comes, and so in no push to the global server: other sites see it through later steps alone.
-A long way costs a site more of what it learns; a large `accumulate` keeps that small.
+The only wait is a worker's for its site's server, which is near. Changes that workers push while their site's push is
+on its way become part of `a` when the answer comes, and so of no push to the global server: other sites see them only
+through later steps. The longer the way, the more such changes there are; a large `accumulate` keeps them few.
 
 A site's server runs in the process of the site's first worker, the global server in that of one of these. Nobody waits
 for a worker, or a site of one worker, that dies. A member that comes back begins with its site's model, or with the
@@ -161,8 +161,8 @@ class DelayedNesterov:
         m ← β·m + mean of the last N Δ,     x ← x - η·N·β·m
 
     Source: Liu et al. 2024, arXiv 2401.09135, algorithm 3 with c = 0. The authors' code (utnslab/halos) has η·N as the
-    learning rate of Δ/N, which is the same. With a momentum in every step each Δ would be taken further as often as
-    others come meanwhile. N = 1 is SGD with Nesterov momentum.
+    learning rate of Δ/N, which is the same. With momentum in every step, each Δ would be applied again for every other
+    change that comes meanwhile. N = 1 is SGD with Nesterov momentum.
 
     `values` is a server's flat model. It is replaced, never written to.
     """
@@ -175,7 +175,7 @@ class DelayedNesterov:
         self._sum = values.new_zeros(values.shape)
 
     def step(self, change: Tensor) -> None:
-        """Apply a change, given as x minus x after the steps behind it."""
+        """Apply a change: x before a worker's or site's steps, minus x after them."""
         rate, count = self._options.learning_rate, self._options.buffer
         self.values = self.values - rate * change
         self.taken += 1
@@ -302,7 +302,7 @@ class GlobalServer(SiteServer):
 
 
 def build(options: HalosOptions, training: GossipTraining) -> Participant:
-    """Return a worker, its site's server, or the one that runs the global server as well."""
+    """Return the participant of a worker, of a site's server, or of the one that runs the global server as well."""
     name, node = training.name, training.node
     begin, iterations, steps = training.parameters, training.iterations, node.steps
     server, centre = node.rules["server"], node.rules["centre"]

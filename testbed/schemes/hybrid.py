@@ -30,7 +30,7 @@ class HybridOptions(LocalSteps):
     period: int = limited(4, ge=1)
     #: The outer optimizer, which applies the members' mean change to the model.
     outer: OuterOptions = NESTEROV
-    #: The fraction by which each step returns to where the round began: ημ in FedProx.
+    #: The fraction by which each step returns to the parameters at the round's begin: ημ in FedProx.
     prox: float = limited(0.0, ge=0, lt=1)
     #: Divide each member's change by the work behind it (FedNova).
     normalise: bool = True
@@ -40,7 +40,7 @@ class HybridOptions(LocalSteps):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.overlap and self.prox:
-            raise Misfit("prox", "rounds that overlap begin from no one place", "one of the two")
+            raise Misfit("prox", "a round that overlaps another has no one set of first parameters", "one of the two")
 
     @property
     def site_period(self) -> int:

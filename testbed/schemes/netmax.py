@@ -60,8 +60,8 @@ def pull_probabilities(seconds: Mapping[str, float], floor: float) -> dict[str, 
     The floor keeps the graph of pulls connected. It stands for the paper's linear program for the spectral gap.
 
     Args:
-        seconds: What a pull from each peer takes.
-        floor: The probability that every peer gets whatever its speed, above 0 and at most 1 / peers.
+        seconds: The seconds that a pull from each peer takes.
+        floor: The probability that each peer gets at any speed, above 0 and at most 1 / peers.
     """
     speeds = {peer: 1 / time for peer, time in seconds.items()}
     rest = (1 - floor * len(seconds)) / sum(speeds.values())
@@ -84,7 +84,7 @@ class NetMaxMember(TrainingMember):
         self._iterations = iterations
         self._random = random
         self._clock = clock
-        # Under equal odds the model goes half of the way to the one that was pulled; slow peers keep half their odds.
+        # With equal probabilities a pull moves the model half of the way to the peer's. Slow peers keep half of theirs.
         self._floor = 1 / (2 * len(peers))
         self._probabilities = dict.fromkeys(peers, 1 / len(peers))
         self._seconds: dict[str, float] = {}
@@ -92,7 +92,7 @@ class NetMaxMember(TrainingMember):
         self._pulled: Tensor | None = None
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Send the parameters to a neighbour that pulls, or take the model of a pulled one and learn from the time."""
+        """Send the parameters to a neighbour that pulls, or take a pulled model and learn from its time."""
         match message:
             case Pull():
                 return (Send(sender, Model(self.parameters)),)

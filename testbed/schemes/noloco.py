@@ -6,10 +6,10 @@
 
 Source: Kolehmainen et al. 2025, arXiv 2506.10911; γ = α is ours.
 
-Pairs follow from the seed and the number of the outer step, so no member has to ask. Where the number of members is odd
-one is alone in each step. A member waits for its pair alone, which may wait for the pair that it had before, and so on:
-where one of 16 members is eight times slower than the others, one of these waits for up to 7.9 of its outer steps at
-once.
+Pairs follow from the seed and the number of the outer step, so no member has to ask. If the number of members is odd,
+one has no partner in each step. A member waits for its partner alone, which may still wait for its previous partner,
+and so on: if one of 16 members is eight times slower than the others, one of these waits for up to 7.9 of its outer
+steps at once.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class NoLoCoMember(TrainingMember):
 
 
 def pairs(members: Sequence[str], seed: int, iteration: int) -> dict[str, str]:
-    """Return the partner of each member in this outer step. A member that is left over is its own."""
+    """Return the partner of each member in this outer step. A member that is left over is its own partner."""
     drawn = list(members)
     Random(f"{seed} pairs {iteration}").shuffle(drawn)
     found = {name: name for name in drawn}

@@ -141,7 +141,7 @@ class Options(Checked):
     def site_period(self) -> int:
         """The number N such that each Nth round is among all members and the others are inside sites; 1: all are.
 
-        It does not hold for a policy that makes groups itself.
+        The number does not apply to a policy that makes groups itself.
         """
         return 1
 
@@ -165,9 +165,9 @@ class Options(Checked):
             Misfit: They do not; names the field of `sync` to change.
         """
         if self.among_all and policy == "cpn":
-            raise Misfit("policy", "cpn plans rounds inside groups, and here each must be among all", "`policy: auto`")
+            raise Misfit("policy", "cpn plans rounds inside groups, and this scheme has none", "`policy: auto`")
         if self.among_all and policy == "hips" and policy_options.get("period", 1) != 1:
-            raise Misfit("options.period", "rounds inside sites, and here each must be among all", "leave it out")
+            raise Misfit("options.period", "it makes rounds inside sites, and this scheme has none", "leave it out")
         if policy == "cpn" and policy_options.get("temporal"):
             raise Misfit("options.temporal", "all groups have one period here", "`strategy: staggered`")
 

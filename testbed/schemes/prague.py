@@ -84,9 +84,9 @@ class DrawnGroup(Message):
 
     @classmethod
     def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
-        """Return the group that a body says. Raises ValueError for a body of another length."""
+        """Return the group in a message's body. Raises ValueError for a body of another length."""
         if len(body) != len(members):
-            raise ValueError(f"{len(body)} bytes do not say which of {len(members)} members are in a group")
+            raise ValueError(f"a group's message has {len(body)} bytes, not one for each of {len(members)} members")
         return cls(**numbers, members=tuple(name for name, there in zip(members, body, strict=True) if there))
 
 
@@ -102,7 +102,7 @@ class DrawnGroups(Message):
 
     @classmethod
     def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
-        """Return the groups that a body says. Raises ValueError if it is cut short."""
+        """Return the groups in a message's body. Raises ValueError if the body is cut short."""
         size = _NUMBER.size + len(members)
         if len(body) % size:
             raise ValueError("the list of groups in a message is cut short")
@@ -223,7 +223,7 @@ class GeneratingMember(PragueMember):
 
 
 def build(options: PragueOptions, training: GossipTraining) -> Participant:
-    """Return a member, or the one whose process runs the generator as well."""
+    """Return the participant of a member, or of the member whose process runs the generator as well."""
     name, generator = training.name, training.node.rules["generator"]
     if name != generator:
         return PragueMember(name, generator, training.parameters, training.iterations)

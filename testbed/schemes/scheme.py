@@ -12,11 +12,11 @@ from testbed.plan import SchemeTraits
 from testbed.schemes.assignment import Assignment, Setting
 from testbed.schemes.options import Options, read
 
-#: Local steps to a round that the controller may choose. Each rung costs about as
-#: much more progress as it saves rounds.
+#: The numbers of local steps in a round that the controller may choose. From one number to the next, lost progress and
+#: saved rounds grow about alike.
 STEPS = (2, 4, 8, 16, 32, 64, 128)
 
-#: The same for schemes that leave out so much that they need long rounds.
+#: The same for schemes that send so little of a change that they need long rounds.
 LONG = (8, 16, 32, 64)
 
 
@@ -24,15 +24,15 @@ LONG = (8, 16, 32, 64)
 class Scheme:
     """A way for members to train together.
 
-    The module that declares it has a function `build(options, training)`, and `assign(options, setting)` where members
-    are told something beside the options.
+    The module that declares it has a function `build(options, training)`, and `assign(options, setting)` if members
+    need more than the options.
     """
 
     #: The name in files (`sync.strategy`) and on command lines.
     name: str
     #: The dataclass of its options.
     options: type[Options]
-    #: Members reduce in rounds among all, by a plan's trees; or each goes at its own pace and gossips.
+    #: Whether members reduce in rounds, by a plan's trees, or gossip, each at its own pace.
     exchange: Literal["all-reduce", "gossip"]
     #: Whether a policy plans which members exchange.
     planned: bool
@@ -46,11 +46,11 @@ class Scheme:
     alike: bool = True
     #: Whether plans choose how its members train, live. Its `rounds` count steps.
     conducted: bool = False
-    #: What is known of it before a run, if plans may choose it live; None if they never do.
+    #: The knowledge of the scheme before a run, if plans may choose it live; None if they never do.
     traits: SchemeTraits | None = None
     #: The codec of plans where a file names none.
     codec: str = "fp32"
-    #: The optimizer of local steps, where it is part of the scheme, or those that it goes with; empty for any.
+    #: The optimizer of local steps if it is part of the scheme, or the optimizers that it works with; empty for any.
     inner: str | tuple[str, ...] = ""
     #: Where the scheme was published.
     source: str
@@ -88,7 +88,7 @@ class Scheme:
         return hasattr(self.algorithm, "assign")
 
     def assign(self, options: Options, setting: Setting) -> Assignment:
-        """Return what members are told beside the options.
+        """Return the values that members need beside the options.
 
         Raises:
             GraphError, PolicyError, Misfit: The members and the network do not fit the scheme.

@@ -1,8 +1,8 @@
 """Stochastic gradient push: averaging over any directed graph, by sending shares that carry mass.
 
-A member splits its numerator and its mass among its out-neighbours and itself. The quotient of the shares that it then
-gathers is its model. The sums over all members stay constant, so the members agree on the plain mean although no member
-knows how many others send to it.
+A member splits its numerator and its mass (the push-sum weight) among its out-neighbours and itself. Its model is the
+sum of the numerators that it then gathers over the sum of their masses. The sums over all members stay constant, so the
+members agree on the plain mean although no member knows how many others send to it.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ Source: Sarfi et al. 2025, arXiv 2508.15706, by others' account of it; the defau
 of its production run (templar's code). CCLoco's older code is `every: 15`, `top_k: 32`, `decay: 0.999`, `mean: all` and
 `clip: false`, with 256 bins (`bits: 8`).
 
-The residual stands in for the outer optimizer's momentum: momentum would keep what was sent once more, beside what was
-not. It does not keep what `clip` takes away. An element that is zero counts as not sent. Of an even number of norms the
-median is the lower one in the middle.
+The residual stands in for the outer optimizer's momentum: momentum would apply again the values that were sent, beside
+those that were not. The residual does not keep what `clip` takes away. An element that is zero counts as not sent. The
+median of an even number of norms is the lower of the two in the middle.
 
 The sums of q travel whole through the codec `sparse`, so that the mean is exact whatever the trees are: a single member
 sends two bits a value, relays send the union of the indices, with as many levels as their sums have. For the mean over
 senders a second half of the tensor has a one for each element that a member sends. `clip` needs all members' norms
-before q is summed, so that it adds a small round before each.
+before q is summed, so it adds a small round before each round.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SparseLoCoOptions(LocalSteps):
     decay: float = limited(0.95, ge=0, le=1)
     #: The outer learning rate (α).
     learning_rate: float = limited(1.0, gt=0)
-    #: The members over which an element's mean is: those that sent it, or all.
+    #: The members over which an element is averaged: those that sent it, or all.
     mean: Literal["senders", "all"] = "senders"
     #: Whether each tensor of a member is scaled down to the median of the members' norms. A step then has two rounds.
     clip: bool = True
@@ -68,13 +68,13 @@ class SparseLoCoOptions(LocalSteps):
 
     @property
     def round_share(self) -> float:
-        """The values of one round over the model's: twice as many where senders are counted. Norms are left out."""
+        """The values in a round as a multiple of the model's: twice as many if senders are counted, norms left out."""
         return 2.0 if self.mean == "senders" else 1.0
 
     def check_elastic(self) -> None:
         """Raise Misfit with `clip`, whose step has two rounds."""
         if self.clip:
-            raise Misfit("clip", "a step with two rounds leaves no moment to come back at", "`clip: false`")
+            raise Misfit("clip", "a step with two rounds leaves members no moment to come back", "`clip: false`")
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         """Check as for any scheme, and refuse codecs that leave something out a second time."""
@@ -89,7 +89,7 @@ SCHEME = Scheme(
     exchange="all-reduce",
     planned=True,
     elastic=True,
-    # Its members end with 5 to 16 % more loss (docs/benchmarks.md), which is some third of the steps or more.
+    # Its members end with 5 to 16 % more loss (docs/benchmarks.md), which costs about a third of the steps or more.
     traits=SchemeTraits(steps=LONG, worth=(log(0.7), 0.3), codec="sparse", options={"clip": False}),
     codec="sparse",
     source="Sarfi et al. 2025, arXiv 2508.15706; second-hand, and templar's and CCLoco's code",
@@ -100,7 +100,7 @@ class SparseLoCo(Strategy):
     """The strategy of SparseLoCo: every few steps a round sends the largest changes, and keeps the rest as residual.
 
     Members begin with the same parameters and agree after each round. It needs four times the parameters in memory, one
-    more with `mean: senders`, and as much as a round has where the plan has a codec.
+    more with `mean: senders`, and as much as a round sends if the plan has a codec.
     """
 
     def __init__(self, training: RoundTraining, options: SparseLoCoOptions) -> None:

@@ -51,10 +51,10 @@ class ShareOptions(Options):
         super().check_plan(policy, policy_options, codec)
         if codec != "fp32":
             raise Misfit(
-                "codec", f"{codec} leaves something for the next round, which has other places", "`codec: fp32`"
+                "codec", f"{codec} keeps errors for the next round, which sends other elements", "`codec: fp32`"
             )
         if policy_options.get("codecs"):
-            raise Misfit("options.codecs", "a share of the parameters goes as it is", "leave it out")
+            raise Misfit("options.codecs", "a share of the parameters is sent uncompressed", "leave it out")
 
 
 class RandomShare(Strategy):
@@ -166,7 +166,7 @@ class Sparta(RandomShare):
     def over(self, rounds: int, taken: int) -> bool:
         """Return whether `taken` steps make `rounds` rounds, with the one of the whole model at the end.
 
-        DiLoCo has its own round after `every` steps, and needs none at the end where that was just one. A step with
+        DiLoCo has its own round after `every` steps, and needs none at the end if the last step had one. A step with
         two rounds may make one round more than asked for.
         """
         more = 1 if not self._every else taken // self._every + (taken % self._every > 0)

@@ -28,11 +28,11 @@ class RoundTraining:
     parameters: Sequence[torch.Tensor]
     #: The member's weight in a mean.
     weight: float
-    #: What the scheme tells this member alone.
+    #: The values that the scheme gives this member alone.
     assignment: Mapping[str, Any] = field(default_factory=dict)
     #: Returns the local steps that the plan in force gives the member until the next round, or None.
     steps: Callable[[], int | None] = lambda: None
-    #: Returns how the plan in force has members train from the next round on; None where it leaves that to the scheme.
+    #: Returns how members train from the next round on by the plan in force; None if the plan leaves it to the scheme.
     chosen: Callable[[], TrainingChoice | None] = lambda: None
     #: Returns the moments that the member's optimizer keeps: tensors of the same shapes at all members. Adam's second
     #: moment of a tensor follows its first one.
@@ -48,7 +48,7 @@ class GossipTraining:
     members: Sequence[str]
     #: The member's node configuration: its neighbours, weights and rules.
     node: NodeConfiguration
-    #: Flat, float32, on the host; the same at all members.
+    #: The model's parameters, flat, float32, on the host; the same at all members.
     parameters: torch.Tensor
     iterations: int
     seed: int

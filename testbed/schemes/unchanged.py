@@ -5,8 +5,8 @@
     an optimizer's first step                     ▸ the member joins; the scheme is around this and all further steps
     the script ends                               ▸ the member leaves
 
-A script does not say where its training ends, so nothing is synchronized then: changes since the last round stay the
-member's own.
+A script does not say where its training ends, so nothing is synchronized at that point: changes since the last round
+stay the member's own.
 """
 
 from __future__ import annotations

@@ -44,9 +44,10 @@ class DecoupledOptions(LocalSteps):
     quorum: int = limited(1, ge=1)
     #: Steps that a merge may take beside training (τ).
     overlap: int = limited(2, ge=0)
-    #: The fraction of the time left of `overlap` after the quorum for which the syncer waits for other members.
+    #: The fraction of the time that is left of `overlap`, once the quorum is there, in which the syncer waits for other
+    #: members.
     margin: float = limited(0.5, ge=0, lt=1)
-    #: Average directions and lengths apart (radial), or changes as they are (mean).
+    #: Average the changes' directions and lengths separately (radial), or the changes themselves (mean).
     merge: Literal["radial", "mean"] = "radial"
     #: The outer optimizer, which applies the members' mean change to the model.
     outer: OuterOptions = NESTEROV
@@ -103,7 +104,7 @@ def assign(options: DecoupledOptions, setting: Setting) -> GossipAssignment:
 
 
 def build(options: DecoupledOptions, training: GossipTraining) -> Participant:
-    """Return a member, or the one whose process runs the syncer as well."""
+    """Return the participant of a member, or of the member whose process runs the syncer as well."""
     from testbed.schemes.decoupled_diloco.learner import DecoupledLearner, SyncingLearner
 
     name, syncer = training.name, training.node.rules["syncer"]

@@ -1,4 +1,4 @@
-"""A member of Decoupled DiLoCo, and the one whose process runs the syncer as well."""
+"""A member of Decoupled DiLoCo, and the member whose process runs the syncer as well."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from testbed.schemes.decoupled_diloco import DecoupledOptions
 
-#: The merge of each fragment that a member holds which has just joined: none.
+#: The last merge of each fragment that a member holds when it has just joined: none.
 NOTHING = -1
 
 
@@ -51,7 +51,7 @@ class _HeldFragment:
 
 
 class DecoupledLearner(ServedMember):
-    """Trains until each fragment was merged `rounds` times. Its iteration is the least number of merges of a fragment.
+    """Trains until each fragment was merged `rounds` times. Its iteration is the fewest merges of any fragment.
 
     A member that joins while others train, in the iteration `first`, begins with the syncer's model.
     """
@@ -108,9 +108,10 @@ class DecoupledLearner(ServedMember):
         return ()
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
-        """Return True for a change or a result of a merge behind which that of a later merge waits.
+        """Return True for a fragment's change or merge result if one of a later merge waits behind it.
 
-        The later result must be whole. A later change was requested because the earlier merge is over.
+        A later result replaces an earlier one only if it has the whole fragment. A later change was requested because
+        the earlier merge is over.
         """
         if isinstance(message, FragmentChange):
             return any(isinstance(its, FragmentChange) and its.fragment == message.fragment for its in later)
@@ -120,7 +121,7 @@ class DecoupledLearner(ServedMember):
 
     @property
     def _merges(self) -> int:
-        """The least number of merges of a fragment, as far as the member holds their results."""
+        """The fewest merges of any fragment whose results the member holds."""
         return min(held.round for held in self._fragments)
 
     def _advance(self, iteration: int) -> Steps[None]:
@@ -141,7 +142,7 @@ class DecoupledLearner(ServedMember):
             yield from self._answer(number)
 
     def _answer(self, number: int) -> Iterator[Send]:
-        """Send the change of a fragment that is wanted, unless the result before it has not come yet."""
+        """Send the change of a fragment that is wanted, unless the result of the merge before is still on its way."""
         held = self._fragments[number]
         if held.steps and held.wanted == held.round + 1:
             change = self._agreed[held.here] - self.parameters[held.here]

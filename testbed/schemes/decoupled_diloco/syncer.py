@@ -6,7 +6,7 @@
     its end, or all have answered                       --> Θ ← outer(Θ, Δ), and MergedFragment to all
 
 The window is margin · (τ·step - quorum wait - merge): a fraction of the time left of τ steps of the fastest member
-(arXiv 2604.21428, equation 3). The syncer does not see the way back, which has to fit into the rest. Several fragments
+(arXiv 2604.21428, equation 3). The syncer can't measure the way back, which has to fit into the rest. Several fragments
 may be under way at a time, each with one merge. A change that comes after its merge is not in it.
 
 In messages `round` counts the merges of one fragment. Under a codec for changes the syncer keeps `shown`, the
@@ -15,9 +15,9 @@ parameters that members hold:
     Θ - shown       the change since, with all that the codec has left out   --> MergedStep, to members in the merge
     shown ← shown + that change as the codec decodes it                      --> MergedWhole, in fp32, to the others
 
-A member in the merge holds the result of the one before. The others may not; as a rule they are few.
+A member whose change is in a merge holds the result of the merge before. Other members may not; as a rule they are few.
 
-What the changes of several members of a fragment come to (appendix D.2):
+The merged change Δ of a fragment (appendix D.2):
 
     mean      Δ = Σ w_m Δ_m / Σ w_m
     radial    Δ = (Σ w_m ‖Δ_m‖ / Σ w_m) · φ(Σ w_m φ(Δ_m) / Σ w_m),   φ(x) = x / ‖x‖, φ(0) = 0
@@ -25,7 +25,7 @@ What the changes of several members of a fragment come to (appendix D.2):
 The changes of M members that point in all directions, each of length R, have a mean of length R/√M: the outer learning
 rate would have to grow with √M. Radial-directional averaging keeps the length R. It keeps it also at an optimum, where
 changes cancel, so it settles only as far as members' steps shrink. The authors average the embedding's changes as they
-are; ours do not know which parameters those are, and average a fragment as one [ours].
+are; this syncer does not know which parameters those are, and averages each fragment as one vector [ours].
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class Syncer:
         whole = self._whole(number)
         self._merge_s = self._clock() - began_s
         for member in self._learners:
-            # What the syncer sends to its own member passes no codec.
+            # Fragments that the syncer sends to its own member pass no codec.
             holds_the_last = member in merge.answered and member != self._name
             yield Send(member, step if step is not None and holds_the_last else whole)
         yield from self._request_due()

@@ -54,13 +54,13 @@ class Skip(Checked):
 class HopOptions(InGraph):
     """Options of Hop; HopRules has the meaning of each mode."""
 
-    #: How members weigh what they average; by default `uniform`.
+    #: The rule by which members weigh the parameters that they average; by default `uniform`.
     weights: Literal["uniform", "metropolis"] | None = None
     #: Take the local step before the average (serial), or beside it (parallel).
     form: Literal["serial", "parallel"] = "serial"
     #: With notify_ack a member sends only after its out-neighbours have acknowledged the last update.
     mode: Literal["standard", "notify_ack"] = "standard"
-    #: Updates of an iteration that a member does without.
+    #: The number of an iteration's updates for which a member does not wait.
     backup: int = limited(0, ge=0)
     #: Tokens keep a member at most this many iterations ahead of an out-neighbour; by default there are no tokens.
     max_ig: int | None = limited(None, ge=1, le=10_000)
@@ -74,13 +74,13 @@ class HopOptions(InGraph):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.between == "sites" and self.graph == "network":
-            raise Misfit("between", "the network's fast pairs are those of workers", "`between: workers`")
+            raise Misfit("between", "`graph: network` has fast pairs of workers, not of sites", "`between: workers`")
         if self.backup and self.staleness:
-            raise Misfit("staleness", "backup says what a member does not wait for already", "one of the two")
+            raise Misfit("staleness", "backup already says what a member does not wait for", "one of the two")
         if self.mode == "notify_ack" and (self.backup or self.staleness or self.max_ig is not None):
             raise Misfit("mode", "notify_ack holds members back by itself", "no max_ig, backup or staleness with it")
         if self.backup and self.max_ig is None:
-            raise Misfit("backup", "nothing would bound what comes to a slow member", "`max_ig: 4` with it")
+            raise Misfit("backup", "nothing would bound the updates that a slow member queues", "`max_ig: 4` with it")
         if self.skip and not (self.max_ig and (self.backup or self.staleness)):
             rule = "without tokens no member knows its lag, and without backup or staleness no lag reaches two"
             raise Misfit("skip", rule, "`max_ig: 4` and `backup: 1` (or `staleness: 1`) with it")
@@ -104,7 +104,7 @@ class HopOptions(InGraph):
     def check_elastic(self) -> None:
         """Raise Misfit where a lost worker could be the one that stands for its site."""
         if self.between == "sites":
-            raise Misfit("between", "a worker that stands for its site can't be made up for", "`between: workers`")
+            raise Misfit("between", "a lost worker that stands for its site can't be replaced", "`between: workers`")
 
 
 SCHEME = Scheme(

@@ -1,7 +1,7 @@
 """Tokens, as seen by the member that takes them (Hop, section on token queues).
 
-In the paper TokenQ(o -> i) lies with o, and i asks it for a token at every iteration. Here o pushes its tokens to i as
-it makes them, which spares the round trip: the queue is the tokens that i holds and those on their way to i.
+In the paper TokenQ(o -> i) lies with o, and i asks o for a token at every iteration. Here o pushes its tokens to i as
+o makes them, which saves a round trip: the queue is the tokens that i holds and those on their way to i.
 
 A queue is counted from iteration 0 on, also where o and i become neighbours later: o then gives as many tokens as it
 would have given until then, and i has taken one in each iteration. So no swap of the graph makes or loses tokens.
@@ -22,7 +22,7 @@ class Credits:
     Args:
         givers: The out-neighbours.
         max_ig: See HopRules.
-        taken: The iteration in which the member begins; it counts as having taken as many tokens.
+        taken: The iteration in which the member begins; the member counts as having taken as many tokens.
     """
 
     def __init__(self, givers: Iterable[str], max_ig: int, taken: int = 0) -> None:
@@ -40,7 +40,7 @@ class Credits:
         self._given[giver] += count
 
     def remove(self, gone: str) -> None:
-        """Drop the tokens of `gone`. If it comes again it gives them again from iteration 0 on."""
+        """Drop the tokens of `gone`. If that member joins again, it gives them again from iteration 0 on."""
         del self._given[gone]
 
     def change_givers(self, givers: Iterable[str]) -> None:
@@ -52,10 +52,10 @@ class Credits:
         return min(map(self.held, givers))
 
     def take(self, count: int) -> None:
-        """Spend `count` tokens of each out-neighbour. Raises ValueError where one has given fewer."""
+        """Spend `count` tokens of each out-neighbour. Raises ValueError if fewer are held from one of them."""
         if count > self.least(self._givers):
             held = self.least(self._givers)
-            raise ValueError(f"{count} tokens of each out-neighbour are needed, and one of them has given {held}")
+            raise ValueError(f"{count} tokens of each out-neighbour are needed; of one of them {held} are held")
         self._taken += count
 
     def lead(self, giver: str) -> int:
@@ -65,7 +65,7 @@ class Credits:
     def lag(self, quantile: float) -> int:
         """Return the iterations by which this member is behind: the `quantile` of its out-neighbours' leads.
 
-        The minimum (0) stays at nothing where one neighbour is slow, however far ahead the others are.
+        By the minimum (0) a member with one slow neighbour never lags, however far ahead the others are.
         """
         leads = sorted(self.lead(giver) for giver in self._givers)
         return leads[min(int(quantile * len(leads)), len(leads) - 1)]

@@ -6,8 +6,8 @@
                   of iteration k + J - 1
 
 The leap's order matters. Giving tokens and announcing the skip only after the renewal would deadlock: the members whose
-updates the leaping member waits for may wait for these. A skip without an announcement deadlocks a member of which more
-than `backup` in-neighbours skipped the same iteration.
+updates the leaping member waits for may wait for these. A skip without an announcement deadlocks a member if more than
+`backup` of its in-neighbours skipped the same iteration.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class HopMember(TrainingMember):
         self._acked = dict.fromkeys(neighbours.targets, first - 1)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        """Take in an update, a skip, tokens or an acknowledgement. Nothing is sent in answer."""
+        """Handle an update, a skip, tokens or an acknowledgement. Nothing is sent in answer."""
         match message:
             case HopUpdate(iteration, parameters):
                 self.reception.enqueue(Entry(parameters, iteration, sender))
@@ -118,7 +118,7 @@ class HopMember(TrainingMember):
     def promise(self, ahead: int) -> int:
         """Promise to enter no iteration from the returned one on until `commit` or `abort`.
 
-        At most `ahead` - 1 more iterations come before it.
+        The member may enter at most `ahead` - 1 more iterations before the returned one.
 
         A member that has not begun counts as being in its first iteration, in which its neighbours do not change.
 
@@ -128,7 +128,7 @@ class HopMember(TrainingMember):
         return self._neighbourhood.prepare(max(self.iteration, self._first) + ahead)
 
     def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        """Set other neighbours from `iteration` on, and return what to send at once.
+        """Set other neighbours from `iteration` on, and return the messages to send at once.
 
         Raises:
             ValueError: The iteration is before the promised one, or the neighbours are too few for the rules.

@@ -4,7 +4,7 @@ The graph changes in one iteration, the same for all members: before it they hav
 it on those of the new one. No member may have entered that iteration, so it is agreed on in two phases:
 
     prepare   the coordinator asks each member for an iteration; the member promises not to enter it
-    commit    the coordinator tells all members the latest of those, with their new neighbours; each goes on
+    commit    the coordinator tells all members the latest of these iterations, and their new neighbours
 
 No member waits, unless the second phase takes longer than the iterations that members may still enter.
 """

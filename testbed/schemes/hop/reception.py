@@ -27,7 +27,7 @@ class HopRules:
 
     #: Tokens bound an edge's sender to this many iterations ahead of its receiver; None: no tokens.
     max_ig: int | None = None
-    #: Updates of an iteration that a member does without (N_buw).
+    #: The number of an iteration's updates for which a member does not wait (N_buw).
     backup: int = 0
     #: Iterations by which a neighbour's newest update may be behind (s).
     staleness: int = 0
@@ -88,7 +88,8 @@ class UpdateQueue:
         """Add an entry. Raises QueueOverflow where there is no room."""
         if self.capacity is not None and len(self._entries) >= self.capacity:
             raise QueueOverflow(
-                f"the update of iteration {entry.iteration} from {entry.sender} finds {self.capacity} others waiting"
+                f"the update of iteration {entry.iteration} from {entry.sender} exceeds the queue's capacity of "
+                f"{self.capacity} updates"
             )
         self._entries.append(entry)
 
@@ -157,7 +158,7 @@ class Reception(ABC):
         self._drop_old(iteration)
 
     def begun(self) -> Steps[Tensor]:
-        """Wait for each in-neighbour's first update to a member that joins, and return their mean without its own."""
+        """Wait, at a member that joins, for an update of each in-neighbour; return their mean without its own."""
         average = WeightedMean()
         for sender in self._neighbours.sources:
             entry = yield from self._first_of(sender)
@@ -166,7 +167,7 @@ class Reception(ABC):
         return average.value
 
     def _first_of(self, sender: str) -> Steps[Tensor | None]:
-        """Return an update of the sender, which stays in the queue; None where the sender left before it sent one."""
+        """Return an update of the sender, which stays in the queue; None if the sender left before it sent one."""
 
         def found() -> Tensor | None:
             kept = (entry.update for entry in self.queue if entry.sender == sender and entry.update is not None)
@@ -178,7 +179,7 @@ class Reception(ABC):
         return found()
 
     def remove(self, gone: str) -> None:
-        """Drop what `gone` sent, and wait for it no more. If it comes again it counts as another member."""
+        """Drop the updates of `gone`, and wait for none. If that member joins again, it counts as another member."""
         self._neighbours = self._neighbours.without(gone)
         self._weights = dict(self._neighbours.weights)
         self.queue.drop_from(gone)
@@ -204,7 +205,7 @@ class Reception(ABC):
 class Backup(Reception):
     """Waits for an iteration's updates from all in-neighbours but `backup`, then adds the others that have come.
 
-    Without backup it is the standard mode. A skipped update counts as come, and adds nothing.
+    A `backup` of 0 is the standard mode. A skipped update counts as come, and adds nothing.
     """
 
     def __init__(self, neighbours: Neighbours, rules: HopRules) -> None:
@@ -221,8 +222,8 @@ class Backup(Reception):
         self._count(average, [own])
         counted: set[str] = set()
         while not self._enough(counted):
-            # One by one as they come: the queue's capacity has no room for the iteration before the member's own, for
-            # which a member that leaps waits.
+            # Updates leave the queue one by one as they come: its capacity has no room for the iteration before the
+            # member's own, for which a member that leaps waits.
             yield self._one_more(counted, iteration)
             counted |= self._take(average, iteration)
         self._take(average, iteration)
@@ -283,7 +284,7 @@ class Stale(Reception):
         """Wait until each in-neighbour's newest update is within the window, and return their mean, weighted by age."""
         first = iteration - self._staleness
         average = WeightedMean()
-        # A member that leaps is itself older than the window. It counts once, or what it learned would be lost.
+        # A leaping member's own update is older than the window. It counts once, or the member's steps would be lost.
         self._count(average, own, max(own.iteration - first + 1, 1))
         for sender in self._neighbours.sources:
             entry = yield from self._within(sender, first)

@@ -25,7 +25,7 @@ class StaggeredOptions(LocalSteps):
 
     #: The outer optimizer, which applies the members' mean change to the model.
     outer: OuterOptions = NESTEROV
-    #: The fraction by which each step returns to where the round began: ημ in FedProx.
+    #: The fraction by which each step returns to the parameters at the round's begin: ημ in FedProx.
     prox: float = limited(0.0, ge=0, lt=1)
     #: Divide each member's change by the work behind it (FedNova).
     normalise: bool = True
@@ -34,8 +34,8 @@ class StaggeredOptions(LocalSteps):
 
     @property
     def for_planning(self) -> Mapping[str, Any]:
-        # The codec applies between groups, not to what members of a group send each other.
         """The options of any scheme, with a period of its own for each group, and sites as groups."""
+        # The codec applies between groups, not to what members of a group send each other.
         return {**super().for_planning, "temporal": True, "groups": "sites"}
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
@@ -45,11 +45,11 @@ class StaggeredOptions(LocalSteps):
         if codec not in CODECS:
             raise Misfit("codec", f"{codec} is for changes; here parameters travel", " or ".join(CODECS))
         if policy_options.get("codecs"):
-            raise Misfit("options.codecs", "one codec is everybody's here", "`codec: fp16` in its place")
+            raise Misfit("options.codecs", "all members use one codec here", "`codec: fp16` in its place")
         if policy_options.get("spatial") == "spread":
             raise Misfit("options.spatial", "leaders have no trees here", "leader or sharded")
         if policy_options.get("overlap"):
-            raise Misfit("options.overlap", "exchanges do not go on beside steps here", "leave it out")
+            raise Misfit("options.overlap", "exchanges do not overlap steps here", "leave it out")
 
 
 SCHEME = Scheme(

@@ -71,7 +71,8 @@ class StaggeredRules:
     staleness: int | None = None
     #: Divide changes by the work behind them, as FedNova; otherwise take plain averages.
     normalise: bool = True
-    #: The fraction by which each local step returns to where the round began: ημ in FedProx (Li et al. 2020).
+    #: The fraction by which each local step returns to the parameters at the round's begin: ημ in FedProx (Li et al.
+    #: 2020).
     prox: float = 0.0
     #: The outer optimizer by which a root merges.
     outer: Outer = field(default_factory=Average)

@@ -1,6 +1,6 @@
 """The parts of the model that members hold: a shard of their group's parameters, a slice of the global model.
 
-And the messages that carry elements of them, in which `start` is the index of the first element in the model.
+Messages carry elements of these parts; their `start` is the index of the first element in the model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Merged(Message):
 class OwnedShard:
     """The elements [start, start + len(values)) of a group's parameters, at the member that owns them.
 
-    It adds up the changes of rounds, and applies what comes back from exchanges. `values` are those after the last
+    It adds up the changes of rounds, and applies the answers to exchanges. `values` are the parameters after the last
     round.
     """
 
