@@ -6,8 +6,8 @@ near it. Pages show the second, `least_period`, first.
 
 The derivation of `least_period` [ours] holds for synchronous schemes without compression: a member computes once it has
 the whole mean of the last round, and sends nothing of a round before it has computed. Let c_j be the time that member j
-computes, M the model's payload, d(j, i) the least delay from j to i over links that routes string together, with
-members as relays, F(j, i) the greatest flow from j to i, and e_i(k) the moment at which i has the mean of round k.
+computes, M the model's payload, d(j, i) the least delay from j to i over the links of routes, with members as relays
+between routes, F(j, i) the greatest flow from j to i, and e_i(k) the moment at which i has the mean of round k.
 Three statements hold.
 
 **Every mean needs every member.** e_i(k) ≥ e_j(k−1) + w(j, i), w(j, i) = c_j + d(j, i) + M / F(j, i), w(i, i) = c_i.
@@ -145,9 +145,9 @@ def greatest_cycle_mean(weights: Floats) -> float:
 def _delays_and_flows(view: View) -> tuple[Floats, Floats]:
     """Return the least delay in seconds and the greatest flow in payload bit/s between members, each (n, n).
 
-    Rows are senders. Both are of one graph: every capacity is an arc, and arcs without limits lead to it from members
-    and from the capacities before it on a route. Flows are slightly too great, because they count whole units. From a
-    member to itself the delay is 0 and the flow infinite.
+    Rows are senders. Delays and flows are those of one graph: every capacity is an arc, and arcs without limits lead to
+    it from members and from the capacities before it on a route. Flows are slightly too great, because they count whole
+    units. From a member to itself the delay is 0 and the flow infinite.
     """
     limits, members = Constraints.of(view), len(view.members)
     delays = {name: view.links[name].delay_s for name in limits.goodput_bps if name in view.links}

@@ -85,9 +85,9 @@ struct filling {
 
 struct simulation {
     const struct sizes *n;
-    const struct network *network; /* the one in force; */
-    const double *next_s;          /* when the next one comes into force; */
-    int64_t coming;                /* the number of networks to come */
+    const struct network *network; /* the network in force */
+    const double *next_s;          /* when the next network comes into force */
+    int64_t coming;                /* the number of later networks */
     const struct items *items;
     const struct work *work;
     const struct routes *routes;

@@ -4,7 +4,7 @@ Members, flows, items and capacities are numbers. The slices of a plan's trees s
 chunks; a chunk's number in that order is its position. A flow (a connection) carries items in a fixed order, the one in
 which its sender prefers them: items `first[f]` to `first[f + 1]` belong to flow f, and every round carries them again.
 
-Connections under BBR (`bbr.h`) are rows of an array. Their estimates live on from simulation to simulation.
+Connections under BBR (`bbr.h`) are rows of an array. Their estimates are kept from one simulation to the next.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Violation:
 class GapMonitor:
     """Follows every member's iteration and every pair's gap.
 
-    Advances must come in the order of time: after a late advance other members look further ahead than they were.
+    Advances must come in the order of time: until a late advance is recorded, other members seem further ahead.
     A member is in iteration 0 before its first advance.
 
     Args:

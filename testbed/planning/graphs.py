@@ -110,7 +110,7 @@ class Graph:
         """
         if not nx.is_bipartite(self.digraph):
             raise GraphError(
-                "the graph has a cycle of odd length, so it has no two sides; take a ring of an even number of "
+                "the graph has a cycle of odd length, so it is not bipartite; take a ring of an even number of "
                 "members, a torus of even sides, or a tree",
                 rule="odd-cycle",
             )

@@ -2,21 +2,22 @@
 
     seconds for the worth of a step of flat all-reduce    τ = (computing a step + a round's exchange / H) / η(H)
 
-τ is uncertain by a factor: the logarithm has the standard deviation s, from η and from the network. Let X ~ N(d, s²) be
-the logarithm of the speed of another candidate over the one in force. For each second of the one in force it saves
+τ is uncertain by a factor: its logarithm has the standard deviation s, from η and from the network. Let X ~ N(d, s²) be
+the logarithm of another candidate's speed over that of the candidate in force. For each second of the latter it saves
 1 - e^-X. The mean saving is Φ(d/s) - e^(s²/2-d) Φ(d/s - s) where X > 0; the mean cost e^-X - 1 where X < 0 is
 e^(s²/2-d) Φ(s - d/s) - Φ(-d/s).
 
  - A candidate is chosen if it surely saves the margin.
- - A candidate is tried if it may well save the margin, and if the knowledge pays: its possible saving over the time
-   left exceeds the possible cost of the trial. A trial ends like any choice: by the losses seen under it.
+ - A candidate is tried if it may well save the margin, and if the trial is worth its cost: the possible saving over the
+   remaining time exceeds the possible cost of the trial. A trial ends like any choice: by the losses seen under it.
  - Candidates with more than REACH times the current local steps are excluded: they are reached step by step.
  - All candidates but flat all-reduce are excluded if exchanges are a smaller part of its step than the margin.
  - Samples cost, too. A candidate is excluded if the run, at its last sample, may end at a loss more than half of
-   SAMPLES above the loss that flat all-reduce alone would end at; the one in force is left if that may exceed SAMPLES.
-   "May" means in one of twenty cases (KEPT_TO), by the uncertainty of past and future steps' worth. If too much is lost
-   already for that, the limit is LATE above the loss that flat all-reduce from now on would end at.
- - The one in force is left, whatever the margin, if it does worse than flat all-reduce.
+   SAMPLES above the loss that flat all-reduce alone would end at; the candidate in force is abandoned if its excess may
+   be more than SAMPLES. "May" means in one of twenty cases (KEPT_TO), by the uncertainty of past and future steps'
+   worth. If too much is lost already for that, the limit is LATE above the loss that flat all-reduce from now on would
+   end at.
+ - The candidate in force is abandoned, whatever the margin, if it does worse than flat all-reduce.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ TRIAL_COST = 0.02
 #: The least chance that a trial finds a saving of the margin.
 TRIAL_CHANCE = 0.25
 
-#: The logarithm of τ over flat all-reduce's above which the candidate in force is left.
+#: The logarithm of τ over flat all-reduce's above which the candidate in force is abandoned.
 WORSE = 0.02
 
 

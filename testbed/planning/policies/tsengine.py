@@ -18,7 +18,7 @@ GREED = 0.9
 @register("tsengine")
 @dataclass(frozen=True)
 class Tsengine(Policy):
-    """TSEngine (Zhou, Cai, Yu et al., IEEE TNSM 2021): an online scheduler, played through on the view.
+    """TSEngine (Zhou, Cai, Yu et al., IEEE TNSM 2021): an online scheduler, simulated on the view.
 
     A coordinator holds a throughput matrix A: the rates of the view's measured edges, or of all edges if the view is
     the emulator's own. Other edges are unknown to it.

@@ -1,7 +1,7 @@
 """The cost J of a plan with groups, and the codecs through which its groups exchange.
 
-All groups of a plan exchange in the same rounds and continue together. A round therefore lasts as long as at the
-slowest group, and J counts its seconds per local step, with h̄ the members' mean number of steps [ours]:
+All groups of a plan exchange in the same rounds and continue together. A round therefore takes as long as the slowest
+group does, and J counts its seconds per local step, with h̄ the members' mean number of steps [ours]:
 
     J = ((τ − 1)·max_k T_k + X)/(τ·h̄) · (1 + λ1·mean skew_k + λ3·τ·h̄) · (1 + price of the codec)
 

@@ -169,7 +169,7 @@ class _GroupArrays:
         busy = 1 - inside_s / (inside_s + self._rtt_s + self._transfer_s)
         whole = busy.sum(axis=-1, keepdims=True)
         if whole.max() <= 1:
-            return np.zeros_like(busy)  # phases keep all exchanges apart, as mostly
+            return np.zeros_like(busy)  # phases keep all exchanges apart, the usual case
         others = np.maximum(whole - busy, NOTHING)
         waits: Floats = np.maximum(whole - 1, 0.0) / others * (busy @ self._shared)
         return waits

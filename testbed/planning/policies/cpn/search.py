@@ -110,7 +110,7 @@ class _GroupingSearch:
         return [count for count in (COUNTS if most <= MANY else FEWER_COUNTS) if count <= most]
 
     def _for_count(self, count: int, looks: int) -> tuple[list[Ring], int]:
-        """Return the best grouping that begins with `count` groups, and the looks that are left."""
+        """Return the best grouping that begins with `count` groups, and the evaluations left of `looks`."""
         starts = STARTS if len(self._problem) <= FEW else 1
         unused = looks
         found = []
@@ -152,7 +152,7 @@ class _GroupingSearch:
     # -- local search
 
     def _improved(self, rings: list[Ring], looks: int) -> tuple[list[Ring], int]:
-        """Apply changes that reduce J until none does or no looks are left. Returns the rings and the looks left."""
+        """Apply changes that reduce J until none does, or `looks` evaluations are made. Returns also the looks left."""
         best = self._cost(rings)
         gained = True
         while gained and looks > 0:
