@@ -17,19 +17,19 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def main() -> int:
-    """Parse the arguments and train. A member that the others went on without joins again. Return the exit code."""
+    """Parse the arguments and train; join again if the others went on without this member. Return the exit code."""
     # Before all else: a container's first process ignores a signal without a handler, and importing PyTorch takes
     # seconds.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    faulthandler.register(signal.SIGUSR1)  # prints the threads' stacks, for a person that looks for the reason
+    faulthandler.register(signal.SIGUSR1)  # prints the threads' stacks, to find why a worker hangs
     parser = argparse.ArgumentParser(prog="testbed.worker", description=__doc__, allow_abbrev=False)
     parser.add_argument("--name", required=True, help="this member's name in the plans")
     parser.add_argument("--control", required=True, help="the controller's socket: unix:/path or tcp:host:port")
     parser.add_argument("--address", default="", help="IPv4 address to listen on; else the first that is not loopback")
-    parser.add_argument("--data", type=Path, default=Path("/usr/share/testbed"), help="where data sets lie")
-    parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for the others")
+    parser.add_argument("--data", type=Path, default=Path("/usr/share/testbed"), help="the folder of the data sets")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for other members")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="over TCP: this member's own token")
-    parser.add_argument("--tls", type=Path, metavar="DIR", help="over TCP: its certificate (docs/machines.md)")
+    parser.add_argument("--tls", type=Path, metavar="DIR", help="over TCP: certificate folder (docs/machines.md)")
     arguments = parser.parse_args()
 
     # Imported objects stay, and collecting garbage among them takes an eighth of PyTorch's processor time. The loop

@@ -112,7 +112,7 @@ ADAMW_RMS = 0.2
 
 
 def orthogonal(matrix: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
-    """Return about the nearest matrix with orthogonal rows or columns: singular values of 0.5 to 1.5 (Newton–Schulz).
+    """Return nearly the closest matrix with orthogonal rows or columns: singular values 0.5 to 1.5 (Newton–Schulz).
 
     Args:
         matrix: The matrix, of shape (rows, columns).

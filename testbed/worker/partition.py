@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: The most sites whose own test figures are told.
+#: The most sites whose own test figures are reported.
 MOST_SITES = 20
 
 
@@ -69,7 +69,7 @@ def _by_site(
     order: Sequence[int], labels: Sequence[int], shards: int, alpha: float, draw: random.Random, sites: Sequence[str]
 ) -> list[list[int]]:
     if len(sites) != shards:
-        raise ValueError(f"{shards} workers, and {len(sites)} of them have a site; each needs one")
+        raise ValueError(f"{len(sites)} sites are given for {shards} workers; each worker needs one")
     names = sorted(set(sites))
     result: list[list[int]] = [[] for _ in range(shards)]
     for name, samples in zip(names, _dirichlet(order, labels, len(names), alpha, draw), strict=True):
@@ -109,7 +109,7 @@ class Scores:
 class Sites:
     """The labels of each site, by its workers' shards.
 
-    Of more than MOST_SITES sites only the worst figures are told: a report holds 64 metrics.
+    Of more than MOST_SITES sites only the worst figures are reported: a report holds 64 metrics.
 
     Args:
         labels: The label of each sample.
