@@ -41,7 +41,7 @@ PACKAGES = (
 
 
 def prepare(directory: Path) -> None:
-    """Write both files into a directory, which is created if need be. SystemExit with the remedy where apt fails."""
+    """Write both files into a directory, created if needed. Raises SystemExit, with the remedy, if apt fails."""
     parts, packages = [], {}
     with tempfile.TemporaryDirectory() as scratch:
         for package in PACKAGES:

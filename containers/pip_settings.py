@@ -71,7 +71,7 @@ def options(settings: Settings) -> Iterator[str]:
         yield from (f"{option}={value}" for value in settings.get(name, []))
     if settings.get("no-index", ["0"])[0].lower() in {"1", "true", "yes", "on"}:
         yield "--no-index"
-    yield "--index-strategy=unsafe-best-match"  # as pip: whatever place has it; the lock has every file's hash
+    yield "--index-strategy=unsafe-best-match"  # as pip does: from any index; the lock has every file's hash
 
 
 def variables(settings: Settings) -> dict[str, str]:
@@ -86,8 +86,8 @@ def main(words: list[str]) -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 3
-    # A link would share the file with uv's cache, and who owns this checkout comes to own its files. A home that is
-    # somebody else's, as sudo may leave it, gets no cache of root's.
+    # Hard links would share files with uv's cache, and the checkout's owner later becomes the owner of its files. In
+    # another user's home, which sudo may leave as $HOME, root must not make a cache.
     cache = [] if Path.home().stat().st_uid == os.getuid() else ["--no-cache"]
     command = [UV, "pip", "install", f"--python={sys.executable}", "--link-mode=copy", *cache, *options(settings)]
     return subprocess.run([*command, *words], env={**os.environ, **variables(settings)}).returncode

@@ -85,7 +85,7 @@ def grants() -> Iterator[Grant]:
         " ".join(flags),
         {
             **{"CapAdd": ["ALL"], "CapDrop": lacking, "SecurityOpt": security, "Devices": [tun]},
-            # What `systempaths=unconfined` stands for: all of /proc and /sys, to be written to.
+            # The API's equivalent of `systempaths=unconfined`: all of /proc and /sys, writable.
             **{"MaskedPaths": [], "ReadonlyPaths": []},
         },
     )
@@ -134,7 +134,7 @@ def machine(client: docker.DockerClient, image: str, folder: Path) -> Iterator[t
         finally:
             container.reload()
             if container.status == "running":
-                # An interrupted run goes on in there: it is asked to end, and takes away its own containers.
+                # An interrupted run goes on in the container: ask it to end and to remove its own containers.
                 container.exec_run([*TESTBED, "clean"], environment=environment())
                 container.stop()
     finally:
@@ -196,7 +196,7 @@ def bring_images(outer: docker.DockerClient, inner: docker.DockerClient, names: 
         if not exists(inner, tag):
             print(f"bringing {tag} into the container's engine")
             saved = outer.images.get(tag).save(named=tag)
-            inner.images.load(saved)  # type: ignore[arg-type]  # what is iterable goes through piece by piece
+            inner.images.load(saved)  # type: ignore[arg-type]  # an iterable is sent piece by piece
     for image in inner.images.list():
         if not set(tags) & set(image.tags):
             inner.images.remove(str(image.id), force=True)
@@ -244,4 +244,4 @@ def remove_control_groups() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(lambda: smoke(engine.connect()), ": everything but the results was taken away"))
+    sys.exit(exit_code(lambda: smoke(engine.connect()), ": everything but the results was removed"))
