@@ -1,4 +1,4 @@
-"""The compute that an experiment declares for its workers: how long steps take, and which workers are slow when."""
+"""The compute that an experiment declares for its workers: the time of a step, and which workers are slower when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.spec.units import Duration
 from testbed.trace.csv import Speeds, read_speeds
 from testbed.trace.trace import TraceError
 
-#: The factors on step times that are allowed; others are a slip of the pen.
+#: The allowed factors on step times; a factor beyond them is taken for a typing error.
 LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e3
 
 
@@ -23,22 +23,22 @@ class SlowdownSection(Strict):
     """Random slow steps: with a probability, a step of any worker takes several times as long."""
 
     factor: float = Field(default=6.0, ge=1, le=MOST_FACTOR)
-    """How many times as long a slow step takes."""
+    """The factor on the time of a slow step."""
     probability: float = Field(ge=0, le=1)
-    """The chance of each step to be slow."""
+    """The probability in [0, 1] that a step is slow."""
 
 
 class ComputeSection(Strict):
     """Declared compute. Workers compute a step for real, then wait until its declared time is over."""
 
     step_time: Duration = 0.0
-    """The time of a step at speed 1; 0s leaves steps as long as they take."""
+    """The time of a step at speed 1, such as `60ms`; with 0s steps take their real time."""
     slowdown: SlowdownSection | None = None
-    """Random slow steps."""
+    """Random slow steps; by default there are no slow steps."""
     stragglers: dict[str, float] = Field(default_factory=dict)
-    """Workers that are always slow: worker → the factor on all of its steps."""
+    """Workers that are always slow: worker → the factor on the time of all its steps."""
     speeds: dict[str, str] = Field(default_factory=dict)
-    """Workers whose speed changes: worker or site → the file of a trace of its speed, which is repeated."""
+    """Workers whose speed changes: worker or site → the file of a trace of speeds, which is repeated."""
 
     @model_validator(mode="after")
     def _paced(self) -> Self:
@@ -53,11 +53,11 @@ class ComputeSection(Strict):
         return self
 
     def step_seconds(self, worker: Worker) -> float:
-        """Return the declared time of a worker's step, without the changes from step to step."""
+        """Return the declared time of a worker's step in seconds, without random slow steps and traces of speed."""
         return self.step_time * self.stragglers.get(worker.name, 1.0) / worker.speed
 
     def check(self, topology: Topology) -> Iterator[Fault]:
-        """Yield a fault for each straggler that is no worker, and each speed that is of no worker or site."""
+        """Yield a fault for each straggler that is no worker, and each speed whose name is no worker or site."""
         workers = {worker.name for worker in topology.workers}
         kinds = {"stragglers": ("worker", workers), "speeds": ("worker or site", workers | set(topology.sites))}
         for field, (kind, known) in kinds.items():
@@ -67,9 +67,9 @@ class ComputeSection(Strict):
                     yield Fault(f"compute.{field}.{name}", rule, f"one of {', '.join(sorted(known)[:12])}")
 
     def read_speeds(self, topology: Topology, file: Path) -> dict[str, Speeds]:
-        """Return worker → its trace of speed: its own, or else its site's. SpecError where a trace can't be read.
+        """Return worker → the trace of its speed, or else of its site's. SpecError: a trace can't be read.
 
-        The traces' paths begin in the folder of `file`, the experiment's.
+        The traces' paths are relative to the folder of `file`, the experiment's.
         """
         read: dict[str, Speeds] = {}
         for name, path in self.speeds.items():

@@ -12,13 +12,13 @@ from testbed.errors import BAD_INPUT
 class Fault:
     """One broken rule in a file."""
 
-    #: The field's dotted path, or the line and column of what is no field.
+    #: The field's dotted path, or a line and column where no field is at fault.
     field: str
     #: The broken rule, a sentence.
     problem: str
     #: The text to write instead.
     remedy: str
-    #: The line of the field; None where the file does not have it.
+    #: The line of the field; None if the file does not have the field.
     line: int | None = None
 
     def __str__(self) -> str:
@@ -27,7 +27,7 @@ class Fault:
 
 
 class SpecError(ValueError):
-    """A file that can't be used; `faults` has every broken rule that was found in it."""
+    """A wrong file; `faults` has every broken rule that was found in it."""
 
     exit_code = BAD_INPUT
 

@@ -18,33 +18,33 @@ LinkName = Annotated[str, BeforeValidator(written_link), WithJsonSchema(LINK_SCH
 
 
 class LinkChange(Strict):
-    """New values for a directed link. A value that is left out stays; null takes back what earlier changes set."""
+    """New values for a directed link. Omitted values stay; null undoes the value that earlier changes set."""
 
     link: LinkName
     """The link, `paris->tokyo`."""
     rate: Rate | None = None
-    """The link's rate."""
+    """The link's rate, such as `8mbit`, before the experiment's `scale`."""
     delay: Delay | None = None
-    """The link's delay, one way."""
+    """The link's one-way delay, such as `50ms`."""
     jitter: Delay | None = None
-    """The link's jitter."""
+    """The link's jitter, such as `2ms`."""
     loss: Loss | None = None
-    """The share of packets that the link loses at random."""
+    """The share of packets that the link loses at random, such as `0.1%`."""
 
     def values(self) -> dict[str, float | None]:
         """Return the values by their names in a link's state; None for each that is not given."""
         return {"rate_bps": self.rate, "delay_s": self.delay, "jitter_s": self.jitter, "loss": self.loss}
 
     def after(self, earlier: LinkChange) -> LinkChange:
-        """Return the earlier change and this one in one: this one's values count where both give them."""
+        """Return the `earlier` change combined with this one, whose values win where both give one."""
         return earlier.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
     def scaled(self, factor: float) -> LinkChange:
-        """Return the change with its rate multiplied, as an experiment's scale does."""
+        """Return the change with its rate multiplied by `factor`, an experiment's scale."""
         return self if self.rate is None else self.model_copy(update={"rate": self.rate * factor})
 
     def over(self, state: LinkState) -> LinkState:
-        """Return the state with the values of this change. A rate also replaces single opportunities to send."""
+        """Return the state with the values of this change. A rate also ends the replay of a packet-delivery trace."""
         state = state if self.loss is None else state.losing(self.loss)
         return replace(
             state if self.rate is None else replace(state, rate_bps=self.rate, delivery=None),
@@ -54,24 +54,24 @@ class LinkChange(Strict):
 
 
 class Event(Strict):
-    """One thing that happens during training, at a time or after a round."""
+    """One action during training, at a time or after a round."""
 
     at: Duration | None = None
-    """The time of the event, since training began."""
+    """The time of the event since training began, such as `30s`."""
     round: int | None = Field(default=None, ge=1)
-    """The round after which the event happens, instead of a time."""
+    """The number of the round after which the event happens, instead of `at`."""
     change: LinkChange | None = None
     """Give a directed link new values."""
     down: LinkName | None = None
-    """Take a physical pair of links down; either of the two links names it."""
+    """Take a physical pair of links down, named by either link: `paris->tokyo`."""
     up: LinkName | None = None
-    """Take a physical pair of links up again."""
+    """Bring a physical pair of links up again, named by either link."""
     swap: str | None = Field(default=None, min_length=1)
-    """Replace the network by that of another topology file."""
+    """Replace the network by the one in another topology file; the path is relative to the experiment's folder."""
     kill: str | None = None
-    """Kill a worker's container, where the run is elastic or its strategy goes on without the worker."""
+    """Kill a worker's container, named by the worker; needs `elastic`, or a strategy that survives a lost worker."""
     graph: GraphKind | None = None
-    """Change the communication graph of members that gossip, see docs/schemes.md."""
+    """Change the communication graph of members that gossip; see docs/schemes.md."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -89,7 +89,7 @@ class Event(Strict):
         return self
 
     def named(self, known: Collection[str]) -> Event:
-        """Return the event with its link named as in `known`; unchanged where it means none of these links."""
+        """Return the event with its link named as in `known`; unchanged where no known link is meant."""
         try:
             if self.change is not None:
                 link = find_link(self.change.link, known)

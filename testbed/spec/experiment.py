@@ -1,4 +1,4 @@
-"""Experiment files: a topology, what is trained on it, how it synchronizes, and what happens meanwhile."""
+"""Experiment files: a topology, the training on it, the synchronization of its workers, and events during training."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ class ControllerSection(Strict):
     """When the controller adopts another plan."""
 
     period: Annotated[Duration, at_least(0.1)] = 2.0
-    """The time between two re-plannings."""
+    """The least time between two searches for a better plan, such as `2s`."""
     margin: float = Field(default=0.1, ge=0, lt=1)
-    """The least share of a round that another plan must save."""
+    """The least share of a round's time that another plan must save, in [0, 1)."""
     dwell: int = Field(default=3, ge=1)
-    """How many rounds a plan stays in force at least."""
+    """The least number of rounds for which a plan stays in force."""
     hold: bool = False
-    """Keep the first plan, unless an event makes it impossible, and probe nothing."""
+    """Keep the first plan, unless an event makes it impossible, and probe no links."""
     knowledge: Literal["measured", "oracle"] = "measured"
-    """What planning knows of links: what members measure, or what the links truly carry, told each `period`."""
+    """The source of the link states for planning: the members' measurements, or the true states every `period`."""
 
 
 class ElasticSection(Strict):
-    """Members may be lost while the others go on training."""
+    """Training that goes on after members are lost."""
 
     quorum: int = Field(ge=1)
-    """The least number of members that go on training."""
+    """The least number of members with which training goes on; with fewer the run ends."""
     lost: Literal["restart", "leave"] = "restart"
-    """Whether a worker whose container died is started again and comes back, or stays away."""
+    """After a worker's container died: restart starts it again and the worker rejoins, leave goes on without it."""
     lease: Annotated[Duration, at_least(0.5)] = 5.0
-    """A member that does not renew its lease for this time is lost. Members that gossip have no lease."""
+    """The time, such as `5s`, without a renewed lease after which a member is lost. Members that gossip have none."""
 
 
 def _hosts(value: object) -> object:
     if value == "all" or isinstance(value, list | dict):
         return value
-    raise ValueError(f"{value!r} names no hosts | all, a list such as [a, b], or sites with their hosts, {{paris: a}}")
+    raise ValueError(f"{value!r} names no hosts | all, a list such as [a, b], or site: host, such as {{paris: a}}")
 
 
 HostsField = Annotated[
@@ -72,30 +72,30 @@ class ExperimentFile(Strict):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
     """The experiment's name."""
     topology: str
-    """The topology's file; its path begins in the experiment's folder."""
+    """The topology file, its path relative to the experiment's folder; or the name of a preset."""
     scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
-    """One factor on all WAN rates, so that this machine can carry them."""
+    """A factor on all WAN rates, below 1 where this machine can't carry them."""
     backend: Literal["auto", "netem", "userspace"] = "auto"
-    """How links are shaped; auto takes netem where the kernel has it."""
+    """The implementation of link shaping; auto takes netem where the kernel has it, else userspace."""
     transport: Literal["fitted", "kernel"] = "fitted"
-    """The TCP buffers of workers: fitted to the network's paths, or as the kernel has them."""
+    """The workers' TCP buffers: fitted to the network's paths, or the kernel's defaults."""
     train: TrainField
-    """What is trained: a model of the project's own, or a command."""
+    """The training: of a built-in model, or by a command."""
     compute: ComputeSection = ComputeSection()
-    """How long the workers' steps take."""
+    """The declared time of the workers' steps."""
     sync: SyncField = read_sync({})
     """How members train together."""
     controller: ControllerSection = ControllerSection()
     """When the controller adopts another plan."""
     elastic: ElasticSection | None = None
-    """Let training go on where members are lost."""
+    """Let training go on after members are lost; by default not."""
     hosts: HostsField | None = None
-    """Split the network over hosts of the hosts file: all of them, a list of them, or site → host. Where a mapping
-    leaves sites out, a host is found for them."""
+    """The hosts of the hosts file over which to split the network: `all`, a list, or site → host; the testbed chooses
+    the hosts of sites that a mapping leaves out. By default the network is on this machine."""
     events: list[Event] = Field(default_factory=list)
-    """What happens during training."""
+    """Events during training."""
     seed: int = Field(default=1, ge=0, lt=2**32)
-    """The seed of everything that is drawn at random."""
+    """The seed of all random draws."""
 
     @model_validator(mode="after")
     def _fits_a_program(self) -> Self:
@@ -125,12 +125,12 @@ class ExperimentFile(Strict):
 
     @property
     def program(self) -> ProgramSection | None:
-        """The program that is trained by; None where the project's own model is trained."""
+        """The program that trains; None where a built-in model is trained."""
         return self.train if isinstance(self.train, ProgramSection) else None
 
     @property
     def own_train(self) -> TrainSection:
-        """The training of the project's own model. TypeError where a program is trained by."""
+        """The training of a built-in model. TypeError: a program trains instead."""
         if not isinstance(self.train, TrainSection):
             raise TypeError(f"{self.name} trains by a command")
         return self.train
@@ -144,7 +144,7 @@ class ExperimentFile(Strict):
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment as its file and overrides describe it, validated, with the networks that it names."""
+    """A validated experiment: its file with overrides, and the networks named in it."""
 
     spec: ExperimentFile
     #: The network at the experiment's scale.
@@ -154,7 +154,7 @@ class Experiment:
     file: Path
     #: Worker → the trace of its speed.
     speeds: Mapping[str, Speeds] = field(default_factory=dict)
-    #: The number of rounds in the file where an override asks for fewer, so that later events never come.
+    #: The number of rounds in the file if an override asks for fewer: events after the last round are then no faults.
     shortened_from: int | None = None
 
     @classmethod
@@ -166,7 +166,7 @@ class Experiment:
             overrides: Texts by the dotted paths of fields.
 
         Raises:
-            SpecError: The file, or a topology or trace that it names, is wrong.
+            SpecError: The file, or a topology or trace named in it, is wrong.
         """
         file = preset_or_file("experiment", file)
         try:
@@ -198,8 +198,8 @@ class Experiment:
     def of_program(cls, topology: Topology, train: Mapping[str, Any], name: str | None = None) -> Self:
         """Return the experiment, without a file of its own, in which a program trains on a network.
 
-        The topology's file stands in for the experiment's, and its name where `name` is None. `train` has the fields of
-        a ProgramSection, whose relative paths begin in the current folder. SpecError where a field is wrong.
+        The topology's file stands for the experiment's, as does its name if `name` is None. `train` has the fields of a
+        ProgramSection, with paths relative to the current folder. SpecError: a field is wrong.
         """
         value = {"name": name or topology.name, "topology": str(topology.file), "train": train}
         spec, folder = validate(ExperimentFile, value, topology.file), Path.cwd()
@@ -227,15 +227,15 @@ class Experiment:
         }
 
     def check_one_host(self) -> None:
-        """Raise SpecError where the experiment asks for several hosts: for a verb that takes one."""
+        """Raise SpecError if the experiment is split over hosts, for commands that run on one host."""
         if self.spec.hosts is not None:
             rule = "only `testbed run` splits a network over several hosts"
             raise SpecError(self.file, [Fault("hosts", rule, "nothing; leave it out")])
 
     def add_network(self, file: Path) -> Topology:
-        """Return the network in a topology file, at the experiment's scale; from now on the experiment may swap to it.
+        """Return the network in a topology file, at the experiment's scale, and allow swaps of the experiment to it.
 
-        SpecError where the file is wrong, or the training can't go on over its network.
+        SpecError: the file is wrong, or the training can't go on over its network.
         """
         topology = _scaled(Topology.load(file, self.spec.seed), self.spec.scale, self.file)
         if fault := check_swap("swap", self.topology, topology):
@@ -245,7 +245,7 @@ class Experiment:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that the experiment is made of, with its traces, policies and scheme."""
+        """All files that the experiment reads, including traces, policies and the scheme."""
         topologies = (self.topology, *self.networks.values())
         networks = (file for topology in topologies for file in (topology.file, *topology.trace_files))
         also = self.spec.sync.options.get("also")
@@ -287,9 +287,9 @@ def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
 
 
 def _name_plugin_files(value: Mapping[str, Any], file: Path, overrides: Mapping[str, str]) -> None:
-    """Write the absolute paths of the scheme and the policies that are named by their files.
+    """Replace the paths of a scheme's and policies' files by absolute paths, in place.
 
-    The paths begin in the experiment's folder, or in the current one where the command line names them.
+    The paths are relative to the experiment's folder, or to the current one if the command line gives them.
     """
 
     def whole(name: Any, field: str) -> Any:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: The rates that a link may have, in words.
 RATES = f"from {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s"
-#: The rule that fields for the project's own training break where `train` has a command.
-OWN_TRAINING = "the field is for the project's own training, and `train` has a command"
+#: The rule that fields for built-in models break where `train` has a command.
+OWN_TRAINING = "the field is for training of a built-in model, and `train` has a command"
 
 
 def check_parts(
@@ -26,8 +26,11 @@ def check_parts(
 ) -> list[Fault]:
     """Return a fault for each part of an experiment that does not fit the others.
 
-    `networks` are those of its swaps, by their paths in the file; `shortened` is the number of rounds in the file where
-    an override asks for fewer.
+    Args:
+        spec: The experiment's file.
+        topology: The network in which training begins.
+        networks: The networks of the file's swaps, by their paths in the file.
+        shortened: The number of rounds in the file if an override asks for fewer.
     """
     return [
         *_check_elastic(spec, topology),
@@ -44,12 +47,12 @@ def is_possible(rate_bps: float) -> bool:
 
 
 def check_swap(field: str, topology: Topology, after: Topology) -> Fault | None:
-    """Return the fault of a swap to the network `after`, or None where the same training can go on over it."""
+    """Return the fault of a swap from `topology` to `after`, or None if the same training can go on over `after`."""
     if set(topology.workers) == set(after.workers) and topology.lan == after.lan:
         return None
     names = ", ".join(worker.name for worker in topology.workers)
     rule = "a network swap in an experiment keeps its workers, their speeds and limits, and the LAN"
-    return Fault(field, rule, f"a topology with the workers {names}, and `lan`, as here")
+    return Fault(field, rule, f"a topology with the workers {names}, and the same `lan`")
 
 
 def _check_events(
@@ -57,8 +60,8 @@ def _check_events(
 ) -> Iterator[Fault]:
     """Yield the faults of events that do not fit the network in force when they happen.
 
-    Events of one moment happen in the file's order. The time of a swap after a round is not known beforehand; where
-    there is such a swap, links are looked for in all networks. See `check_parts` for the arguments.
+    Events of the same moment happen in the file's order. The time of a swap after a round is not known beforehand: with
+    such a swap, a link may be in any of the networks. See `check_parts` for the arguments.
     """
     known = {name for network in (topology, *networks.values()) for name in network.links}
     timed = all(event.at is not None for event in spec.events if event.swap)
@@ -76,7 +79,7 @@ def _check_events(
 
 
 def _check_beside_program(field: str, event: Event) -> Iterator[Fault]:
-    """Yield the faults of an event beside a program, whose rounds are not known and which takes no message."""
+    """Yield the faults of an event while a program trains: its rounds are unknown, and it takes no messages."""
     wrong = {"round": "`at: 30s`", "kill": "an event of the network", "graph": "an event of the network"}
     for name, remedy in wrong.items():
         if getattr(event, name) is not None:
@@ -118,7 +121,7 @@ def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> Iterat
 
 
 def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> Iterator[Fault]:
-    """Yield the faults of `link_codecs` whose ends are not two sites. No link need join these: members send to all."""
+    """Yield the faults of `link_codecs` between anything but two sites. The two sites may lack a direct link."""
     for name in spec.sync.link_codecs:
         source, _, target = name.partition("->")
         if source == target or not {source, target} <= topology.sites.keys():

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 from testbed.spec.load import read_kind
 from testbed.spec.model import Strict, misfit, validate
 
-#: A cluster is started host by host over SSH, and each pair of hosts is measured: of 32 hosts there are 496 pairs.
+#: A cluster is started host by host over SSH, and each pair of hosts is measured: 32 hosts make 496 pairs.
 MOST_HOSTS = 32
 
 
@@ -24,7 +24,7 @@ def _address(text: str) -> str:
     except AddressValueError:
         raise ValueError(f"{text!r} is not an IPv4 address | {remedy}") from None
     if address.is_loopback or address.is_unspecified or address.is_multicast:
-        raise ValueError(f"other hosts do not reach {text} | {remedy}")
+        raise ValueError(f"other hosts can't reach the address {text} | {remedy}")
     return text
 
 
@@ -51,13 +51,13 @@ class Host(Strict):
     address: Annotated[str, AfterValidator(_address)]
     """The machine's IPv4 address on the network between the hosts."""
     user: str = Field(default="root", pattern=r"^[a-z_][a-z0-9_.-]{0,31}$")
-    """The user of SSH. Another user than root needs sudo without a password, to make networks and containers."""
+    """The user for SSH. A user other than root needs sudo without a password, to make networks and containers."""
     port: int = Field(default=22, ge=1, le=65535)
     """The port of SSH."""
     key: KeyFile | None = None
-    """The file of the private key; without it SSH chooses one by its own settings."""
+    """The file of the private key; by default SSH chooses a key by its own settings."""
     folder: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./+-]+$"), AfterValidator(_absolute)] = "/opt/testbed"
-    """The folder of the checkout on the machine."""
+    """The absolute path of the testbed's checkout on the machine."""
 
 
 HostName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
@@ -69,9 +69,9 @@ class HostsFile(Strict):
     name: str = Field(default="cluster", pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
     """The name of the cluster."""
     known_hosts: KeyFile | None = None
-    """The file of the hosts' public keys; SSH's own file where it is left out."""
+    """The file of the hosts' public keys; by default SSH's own file."""
     hosts: dict[HostName, Host] = Field(min_length=1, max_length=MOST_HOSTS)
-    """The hosts by name."""
+    """Name → host."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
@@ -92,7 +92,7 @@ class Hosts:
 
     @classmethod
     def load(cls, file: Path) -> Self:
-        """Return the hosts in a file, without connecting to any. SpecError where the file is wrong."""
+        """Return the hosts in a file, without connecting to any. SpecError: the file is wrong."""
         return cls(validate(HostsFile, read_kind(file, "a hosts file"), file), file)
 
     @property
@@ -101,5 +101,5 @@ class Hosts:
         return self.spec.hosts
 
     def path(self, text: str) -> Path:
-        """Return the path that the hosts file means by `text`: from the file's folder on, `~` as in a shell."""
+        """Return a path in the hosts file, resolved against the file's folder; `~` is expanded as in a shell."""
         return self.file.parent / Path(text).expanduser()

@@ -1,4 +1,4 @@
-"""YAML files: how they are read, which kind of file each is, and where a field stands in one."""
+"""Reading of YAML files, the kind of a file, and the line of a field."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import yaml
 from testbed.spec.errors import Fault, SpecError
 from testbed.trace.text import text_of, unpacked_name
 
-#: The longest file. A topology of 1,000 sites with ten links each has 0.45 MB, and is read in three seconds.
+#: The most bytes of a file. A topology of 1,000 sites with ten links each has 0.45 MB, and is read in three seconds.
 MOST_BYTES = 2**20
-#: The most values of a file; that topology has a quarter of them. With aliases, ten lines can say a billion values.
+#: The most values of a file; that topology has a quarter of them. With aliases, ten lines can stand for a billion.
 MOST_VALUES = 200_000
 
-#: Numbers as people write them: without YAML 1.1's numbers to the base 60 (`1:30`) and 8 (`010`). Such words are texts,
-#: and so are dates.
+#: Numbers as people write them. YAML 1.1's numbers to the base 60 (`1:30`) and 8 (`010`) are read as texts, and so are
+#: dates.
 NUMBERS = (
     ("int", r"^(?:[-+]?(?:0|[1-9][0-9_]*)|[-+]?0b[0-1_]+|[-+]?0x[0-9a-fA-F_]+)$", "-+0123456789"),
     (
@@ -36,8 +36,8 @@ MERGE, TEXT = f"{TAG}merge", f"{TAG}str"
 class _Loader(yaml.SafeLoader):
     """YAML in which a key given twice is an error, not a silent overwrite, and every text can be printed.
 
-    Keys are texts as they stand in the file: `no` is Norway. A mapping's own keys replace those that a merge key (`<<`)
-    brings. An alias counts as all values that it stands for, since a reader of the values meets them one by one.
+    Keys are texts as in the file: `no` is Norway, not false. A mapping's own keys replace the keys that a merge key
+    (`<<`) brings. An alias counts as all values that it stands for, since code that walks the values meets each.
     """
 
     def __init__(self, stream: str) -> None:
@@ -47,14 +47,14 @@ class _Loader(yaml.SafeLoader):
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
         if node is not None and _values_in(node, {}) > MOST_VALUES:
-            problem = f"the file holds over {MOST_VALUES} values, those that aliases repeat included"
+            problem = f"the file holds over {MOST_VALUES} values, including repetitions by aliases"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         return node
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         value = super().construct_scalar(node)
         if any("\ud800" <= letter <= "\udfff" for letter in str(value)):
-            raise yaml.constructor.ConstructorError(None, None, "the text holds half a character", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, "the text holds an unpaired surrogate", node.start_mark)
         return value
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -105,10 +105,10 @@ def _values_in(node: yaml.Node, known: dict[int, int | None]) -> int:
 def parse_yaml(text: str) -> Any:
     """Return the value of a YAML text.
 
-    PyYAML lets other errors through where a tag does not fit its value: `!!int ""`, `!!bool maybe`.
+    PyYAML itself raises other errors where a tag does not fit its value: `!!int ""`, `!!bool maybe`.
 
     Raises:
-        yaml.YAMLError: The text is no YAML, in any way.
+        yaml.YAMLError: The text is not valid YAML.
     """
     try:
         return yaml.load(text, Loader=_Loader)
@@ -131,12 +131,12 @@ RUN, RUN_USES = "a run's directory", "`testbed view`, `report`, `export` and `ch
 
 
 def kind_of(value: Mapping[str, Any]) -> str | None:
-    """Return the kind of a file that holds this mapping, by the fields that no other kind has; None for others."""
+    """Return the kind of the file that holds this mapping, by fields that no other kind has; None if there are none."""
     return next((kind for kind, (fields, _, _) in KINDS.items() if any(name in value for name in fields)), None)
 
 
 def read_kind(file: Path, wanted: str) -> dict[str, Any]:
-    """Return the mapping in a YAML file of the kind `wanted`. SpecError names the other kind where the file is one."""
+    """Return the mapping in a YAML file of the kind `wanted`. SpecError names the kind of a file of another kind."""
     try:
         value = read_yaml(file)
     except SpecError:
@@ -161,7 +161,7 @@ def _is_there(file: Path) -> bool:
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file. SpecError where the file is missing, no YAML, or no mapping."""
+    """Return the mapping in a YAML file. SpecError: the file is missing, is not YAML, or has no mapping."""
     try:
         text = text_of(file, MOST_BYTES)
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def is_part(field: str, whole: str) -> bool:
 
 
 class Source:
-    """A YAML file as it is written: finds the line of a field, and the text that stands there."""
+    """The text of a YAML file, in which the line and the written value of a field are found."""
 
     def __init__(self, root: yaml.Node | None, overrides: Mapping[str, str]) -> None:
         self._root = root
@@ -197,9 +197,9 @@ class Source:
 
     @classmethod
     def of(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Source:
-        """Return the source of a file, without lines where it can't be read.
+        """Return the source of a file, without lines if the file can't be read.
 
-        The overrides are texts of the command line that replace fields, by the fields' dotted paths.
+        The overrides are texts of the command line, by the dotted paths of the fields that they replace.
         """
         try:
             return cls(_Loader(text_of(file, MOST_BYTES)).get_single_node(), overrides or {})
@@ -207,7 +207,7 @@ class Source:
             return cls(None, overrides or {})
 
     def located(self, faults: Iterable[Fault]) -> list[Fault]:
-        """Return the faults with the lines of their fields, where the file has them."""
+        """Return the faults with the lines of those fields that the file has."""
         return [self._located(fault) for fault in faults]
 
     def _located(self, fault: Fault) -> Fault:
@@ -229,7 +229,7 @@ class Source:
             return None
 
     def _find(self, field: str) -> tuple[int, yaml.Node, str] | None:
-        """Return line and node of the longest part of a field's path that the file has, and the rest of the path."""
+        """Return line and node of the longest prefix of a field's path in the file, and the rest of the path."""
         found: tuple[int, yaml.Node, str] | None = None
         node, rest = self._root, field
         while node is not None and rest:
@@ -242,7 +242,7 @@ class Source:
 
 
 def _step(node: yaml.Node, field: str) -> tuple[int, yaml.Node, str] | None:
-    """Return the part of a node that a dotted path begins with: its line, its node, and the rest of the path."""
+    """Follow the first part of a dotted path from a node. Return the line, the node there, and the rest of the path."""
     if isinstance(node, yaml.SequenceNode):
         number, _, rest = field.partition(".")
         if number.isdecimal() and int(number) < len(node.value):

@@ -27,9 +27,9 @@ LINK_SCHEMA = {
 
 
 class Strict(BaseModel):
-    """A model in which an unknown field is an error that names the known fields, and `"3"` or `yes` is no number.
+    """A model that refuses unknown fields, naming the known ones, and converts no types: `"3"` is not a number.
 
-    The text below a field is its description in the JSON Schema (testbed.spec.schemas).
+    The text below a field is the field's description in the JSON Schema (testbed.spec.schemas).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -50,18 +50,25 @@ class Strict(BaseModel):
     def _nearest(cls, name: object) -> str:
         known = sorted(cls.model_fields)
         close = difflib.get_close_matches(str(name), known, n=1)
-        return f"`{close[0]}`, perhaps; known here: {', '.join(known)}" if close else f"one of {', '.join(known)}"
+        return f"perhaps `{close[0]}`; the known fields: {', '.join(known)}" if close else f"one of {', '.join(known)}"
 
 
 def misfit(field: str, rule: str, remedy: str) -> PydanticCustomError:
-    """Return the error by which a validator names a field below its own: `rule` is broken, write `remedy` instead."""
+    """Return a validator's error for `field`, a path below the validated value: `rule` is broken; write `remedy`."""
     return PydanticCustomError("misfit", "{rule}", {"field": field, "rule": rule, "remedy": remedy})
 
 
 def validate(model: type[M], value: Mapping[str, Any], file: Path, overrides: Mapping[str, str] | None = None) -> M:
-    """Return a file's value as its model. SpecError has a fault for each field that is wrong.
+    """Return the value of a file, validated by `model`.
 
-    The overrides, texts of the command line by the dotted paths of fields, are in `value` already.
+    Args:
+        model: The model of this kind of file.
+        value: The file's value, with the overrides.
+        file: The file, for errors.
+        overrides: Texts of the command line by the dotted paths of fields.
+
+    Raises:
+        SpecError: The value is wrong; has a fault for each wrong field.
     """
     try:
         return model.model_validate(value)
@@ -71,7 +78,7 @@ def validate(model: type[M], value: Mapping[str, Any], file: Path, overrides: Ma
         raise SpecError(file, source.located(faults)) from None
 
 
-#: Names that pydantic puts between the names of fields for the branches of a union.
+#: Names that pydantic adds to the path of a field for the branches of a union.
 BRANCH = re.compile(
     r"(?:function-\w+|lax-or-strict|is-instance|literal|list|dict|tuple)\[.*\]|constrained-(?:str|int|float)"
 )
@@ -80,8 +87,8 @@ BRANCH = re.compile(
 def _without_branches(details: Sequence[ErrorDetails]) -> Iterator[tuple[list[str], ErrorDetails]]:
     """Yield each error with its path in the file, without the names of a union's branches.
 
-    The errors of the branch count in which the value gets furthest. Where it gets nowhere in any branch, one error says
-    what each of them wants.
+    Only the branch counts whose first error lies deepest in the value. If every branch refuses the value itself, one
+    error lists what each branch expects.
     """
     groups: dict[tuple[tuple[str, ...], bool], list[tuple[list[str], str, ErrorDetails]]] = {}
     for detail in details:
@@ -104,12 +111,12 @@ def _without_branches(details: Sequence[ErrorDetails]) -> Iterator[tuple[list[st
 
 
 def _walked(loc: Sequence[int | str]) -> tuple[tuple[list[str], list[str]], str]:
-    """Return pydantic's place of an error as the path to its first union, the path beyond, and the union's branch."""
+    """Split the place of pydantic's error into the path to its first union, the path beyond, and the union's branch."""
     before: list[str] = []
     beyond: list[str] = []
     branch = ""
     for part in loc:
-        # pydantic ends the place of a key that breaks a rule itself with this.
+        # pydantic adds this part where a mapping's key, and not its value, breaks a rule.
         if part == "[key]":
             continue
         if isinstance(part, str) and BRANCH.fullmatch(part):
@@ -147,10 +154,10 @@ PATTERNS = {
     r"^[a-z_][a-z0-9_.-]{0,31}$": "a user's name: small letters, digits, dashes and underscores, a letter first",
     r"^[A-Za-z0-9_./+-]+$": "a path of ASCII letters, digits, dashes, dots and underscores",
 }
-#: A number that YAML takes for a text, because it has no point or its exponent has no sign.
+#: A number that YAML reads as a text, because the number has no point or its exponent has no sign.
 EXPONENT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
-#: The limit in one of pydantic's rules → the remedy's words before it.
+#: The name of a limit in pydantic's errors → the words before the limit in the remedy.
 LIMITS = {
     "min_length": "at least this many characters:",
     "gt": "a number above",
@@ -161,7 +168,7 @@ LIMITS = {
 }
 
 
-#: YAML 1.1's words for true and false that people take for words.
+#: Words that YAML 1.1 reads as true or false, where people may mean the word.
 WORDS = frozenset({"yes", "no", "on", "off", "y", "n"})
 
 
@@ -182,7 +189,7 @@ def _fault(path: list[str], detail: ErrorDetails, source: Source) -> Fault:
             or PATTERNS.get(context.get("pattern", ""))
             or REMEDIES.get(kind)
             or " ".join(limits)
-            or f"one of {context.get('expected', 'what the guide names')}"
+            or f"one of {context.get('expected', 'the documented values')}"
         )
         if kind == "string_pattern_mismatch" and context.get("pattern") in PATTERNS:
             rule = "the name does not match the pattern of such names"
@@ -201,5 +208,5 @@ def _fault(path: list[str], detail: ErrorDetails, source: Source) -> Fault:
 def _shown(value: object) -> str:
     try:
         return f"{value!r:.60}"
-    except (ValueError, RecursionError):  # Python does not write out a whole number of thousands of digits
+    except (ValueError, RecursionError):  # Python refuses to convert an integer of thousands of digits to text
         return "a value too large to show"

@@ -1,4 +1,4 @@
-"""A program that an experiment trains by: a command on its workers, and what surrounds it."""
+"""A program that trains in an experiment: a command for its workers, and the settings of the command's containers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, Size
 
 Words = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
-#: The launch itself sets variables with these prefixes.
+#: The prefixes of environment variables that the launch itself sets.
 OWN = ("TESTBED_", "PET_")
 
 
 def is_path(image: str) -> bool:
-    """Return whether an image is meant as a path, `.`, `./Dockerfile`, `/a/b`: no image's name begins so."""
+    """Return whether an image is written as a path: `.`, `./Dockerfile`, `/a/b`. No image's name begins like these."""
     return image.startswith((".", "/"))
 
 
 def holds(asked: Callable[[], bool]) -> bool:
-    """Return the result of a path's method, such as `is_file`; False where the path is too long to be a file's."""
+    """Return the result of `asked`, a path's method such as `is_file`; False if the path is too long for a file."""
     try:
         return asked()
     except OSError:
@@ -40,43 +40,43 @@ class ProgramSection(Strict):
     """
 
     command: Words | Annotated[dict[str, Words], Field(min_length=1)]
-    """The command and its arguments, as a list; or worker → command, for those workers alone."""
+    """The command and its arguments, as a list; or worker → command, which then runs on these workers alone."""
     workers: Words | None = None
-    """The workers that run the command, in the order of their ranks; by default all."""
+    """The workers that run the command, in the order of their ranks; by default all workers."""
     on_host: bool = False
-    """Run a program of this machine in each worker's network, and not one of an image in its container."""
+    """Run a program of this machine in each worker's network namespace, instead of in a container."""
     files: str = "."
-    """The folder that containers see as /work."""
+    """The folder that containers see as /work; by default the experiment's."""
     image: str | None = None
-    """An image that the engine has, a Dockerfile or its folder, or a requirements file."""
+    """A local container image, a Dockerfile or its folder, or a requirements file; by default the worker image."""
     renew_image: bool = False
     """Build the image of the Dockerfile or requirements file again, with the newest packages."""
     nproc: int = Field(default=1, ge=1, le=1024)
-    """How many processes each worker runs."""
+    """The number of processes on each worker."""
     backend: Literal["wan"] | None = None
-    """The backend of torch.distributed that a script gets which asks for gloo."""
+    """The backend of torch.distributed that replaces gloo in a script; by default gloo stays."""
     scheme: str | None = Field(default=None, min_length=1)
     """The scheme around the steps of the script's optimizer, such as diloco:every=32. The path of a scheme's file
-    begins in /work, or in the current folder for a program of this machine."""
+    is relative to /work, or with `on_host` to the current folder."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the command."""
+    """Environment variables of the command: name → value."""
     tmp: Size = TMP_BYTES
-    """The room in /tmp."""
+    """The size of /tmp in the container, such as `64MiB`."""
     shm: Size = SHM_BYTES
-    """The room in /dev/shm."""
+    """The size of /dev/shm in the container, such as `64MiB`."""
     out: Size = OUT_BYTES
-    """The room in /out, whose files the run keeps."""
+    """The size of /out in the container, such as `256MiB`; the run keeps the files in it."""
 
     @property
     def planned(self) -> dict[str, str]:
-        """The variables by which the processes follow a controller's plans; empty where they follow none."""
+        """The environment variables that make the processes follow a controller's plans; empty if they follow none."""
         named = {"TESTBED_BACKEND": self.backend, "TESTBED_SCHEME": self.scheme}
         return {name: value for name, value in named.items() if value}
 
     def codec(self, folder: Path) -> str:
-        """Return the codec of the processes' rounds, which is their scheme's. `folder` is the experiment's.
+        """Return the codec of the processes' rounds, which their scheme sets. `folder` is the experiment's.
 
-        ValueError where `scheme` names no scheme.
+        ValueError: `scheme` names no scheme.
         """
         return self._choice(folder).scheme.codec
 
@@ -85,14 +85,14 @@ class ProgramSection(Strict):
         return SchemeChoice.parse(self.scheme or "gradients", started)
 
     def commands(self, topology: Topology) -> Mapping[str, Sequence[str]]:
-        """Return worker → command in the order of ranks, for each worker that has one."""
+        """Return worker → command in the order of ranks, for each worker that has a command."""
         names = [worker.name for worker in topology.workers]
         if isinstance(self.command, dict):
             return {name: self.command[name] for name in names if name in self.command}
         return dict.fromkeys(self.workers or names, self.command)
 
     def image_from(self, folder: Path) -> str | None:
-        """Return the image; where it is a file or folder, as a path that begins in `folder`."""
+        """Return the image; if it is a file or folder, its path joined to `folder`."""
         if self.image is not None and is_path(self.image):
             return str((folder / self.image).resolve())
         if self.image is not None and holds((folder / self.image).is_file):

@@ -1,4 +1,4 @@
-"""JSON Schemas of topology and experiment files, by which editors complete fields and mark what is wrong."""
+"""JSON Schemas of topology and experiment files, with which editors complete fields and mark errors."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def _schema(found: Mapping[str, Any]) -> dict[str, Any]:
 def _tidied(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's schema, changed to describe values as users write them in files.
 
-    A quantity is a number in its model, and a word in a file: its default gets a unit. A field that may be left out is
-    not null in a file.
+    A quantity is a number in its model, and a text with a unit in a file: its default gets a unit. A field that may be
+    omitted is not null in a file.
     """
     default = schema.get("default", ...)
     left_out = ("title", INSIDE, *(("default",) if default is None or isinstance(default, dict) else ()))

@@ -1,4 +1,4 @@
-"""Sweep files: an experiment, the fields of it that vary, and how often each combination is run."""
+"""Sweep files: an experiment, those of its fields that vary, and how often each combination is run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from testbed.spec.load import is_part, read_kind
 from testbed.spec.model import Strict, misfit, validate
 
-#: The most runs: at a minute each they take a week.
+#: The most runs of a sweep: at a minute each, 10,000 take a week.
 MOST_RUNS = 10_000
 
 #: Label of a point → the fields of the experiment that the point sets, with their values.
@@ -46,11 +46,11 @@ def _points(axis: Any, value: Any) -> Any:
 
 
 def as_yaml(value: Any) -> str:
-    r"""Return a value as text that YAML reads as the same value: what `--set` takes.
+    r"""Return a value as text that YAML reads as the same value, for `--set`.
 
     Note:
-        JSON will not do: its 1e-05 is a word in YAML 1.1. Nor will PyYAML's text with `allow_unicode`: its key "\x85"
-        is read as " ".
+        JSON differs: its 1e-05 is a text in YAML 1.1. PyYAML's text with `allow_unicode` differs too: its key "\x85" is
+        read as " ".
     """
     text = yaml.safe_dump(value, default_flow_style=True, width=inf)
     return text.removesuffix("\n").removesuffix("\n...")
@@ -65,14 +65,14 @@ class SweepFile(Strict):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
     """The sweep's name."""
     experiment: str
-    """The experiment's file; its path begins in the sweep's folder."""
+    """The experiment's file; its path is relative to the sweep's folder."""
     axes: Axes = Field(default_factory=dict)
-    """The fields that vary: a field of the experiment with a list of values, or a name with labelled points, each of
-    which sets several fields."""
+    """The fields that vary: a field's dotted path with a list of values, or a name with labelled points, each of which
+    sets several fields."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[1], min_length=1)
     """The seeds of the runs."""
     repeats: int = Field(default=1, ge=1, le=MOST_RUNS)
-    """How often each combination runs with each seed."""
+    """The number of runs of each combination with each seed."""
 
     @model_validator(mode="after")
     def _each_run_once(self) -> Self:
@@ -104,14 +104,14 @@ class SweepFile(Strict):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as its file describes it, validated."""
+    """A validated sweep file."""
 
     spec: SweepFile
     file: Path
 
     @classmethod
     def load(cls, file: Path) -> Sweep:
-        """Return the sweep in a file, without reading its experiment. SpecError where the file is wrong."""
+        """Return the sweep in a file, without reading its experiment. SpecError: the file is wrong."""
         return cls(validate(SweepFile, read_kind(file, "a sweep"), file), file)
 
     @property

@@ -16,10 +16,10 @@ from testbed.schemes.options import C, Checked, Misfit, Options, read
 from testbed.spec.model import Strict, misfit
 from testbed.spec.units import Duration, at_least
 
-#: The most streams. Each costs both ends a thread; on paths that lose packets, more than eight gain little.
+#: The most streams. Each costs both ends a thread; on paths that lose packets, more than eight streams gain little.
 MOST_STREAMS = 16
 
-#: The fields of schemes whose exchanges a policy plans; only all-reduces have the last one.
+#: The fields of schemes whose exchanges a policy plans; only schemes that all-reduce have the last field.
 PLANNED_FIELDS = ("policy", "options", "codec", "link_codecs")
 
 
@@ -27,25 +27,25 @@ class SyncSection(Strict):
     """How members train together.
 
     Note:
-        Each scheme has a model made of this one, with the scheme's options as further fields (`model_of`).
+        `model_of` derives a model for each scheme from this class, with the scheme's options as further fields.
     """
 
     strategy: str = "gradients"
-    """The scheme by which members train together, by its name or its file."""
+    """The scheme by which members train together: its name, or its file (`./mine.py`)."""
     codec: str = "fp32"
-    """The codec of what members send: fp32, fp16, bf16, int8, bins4, bins2, sparse, or topk with a share: topk:0.01."""
+    """The codec of sent tensors: fp32, fp16, bf16, int8, bins4, bins2, sparse, or topk with a share: topk:0.01."""
     link_codecs: dict[str, str] = Field(default_factory=dict)
-    """Codecs of what members of one site send to members of another: `paris->tokyo` → codec."""
+    """Codecs between sites that differ from `codec`: `paris->tokyo` → the codec from members in paris to tokyo's."""
     streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
-    """How many connections a member has to each next hop."""
+    """The number of TCP connections from a member to each next hop."""
     congestion: str = Field(default="", pattern=r"^[a-z0-9_]*$")
-    """The connections' congestion control, such as reno; the kernel's default where it is empty."""
+    """The TCP congestion control of the connections, such as reno; empty for the kernel's default."""
     policy: str = "auto"
-    """The policy that makes plans, by its name or its file."""
+    """The policy that makes plans: its name, or its file (`./mine.py`)."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """The options of the policy."""
+    """The policy's options."""
     round_timeout: Annotated[Duration, at_least(1.0)] = 120.0
-    """How long a member waits for the peers of a round."""
+    """The time, such as `120s`, for which a member waits for its peers in a round."""
 
     @model_validator(mode="before")
     @classmethod
@@ -85,7 +85,7 @@ class SyncSection(Strict):
 
     @property
     def bytes_per_value(self) -> float:
-        """The bytes that a number of the model takes through the codec."""
+        """The bytes for each element of the model under `codec`."""
         return codec_bytes(self.codec)
 
 
@@ -104,7 +104,7 @@ def _scheme_of(value: Any) -> Scheme:
 
 @cache
 def _owners() -> Mapping[str, frozenset[str]]:
-    """Return field → the schemes that have it, for the fields that not all schemes have."""
+    """Return field → the schemes that have this field, for fields that not all schemes have."""
     owners: dict[str, set[str]] = {}
     for scheme in SCHEMES.values():
         for name in (*scheme.fields, *_planned_fields(scheme)):
@@ -119,7 +119,7 @@ def _planned_fields(scheme: Scheme) -> tuple[str, ...]:
 
 
 def read_sync(value: Any) -> Any:
-    """Return the section `sync` of a file, validated by the model that belongs to its scheme."""
+    """Return the section `sync` of a file, validated by its scheme's model."""
     if isinstance(value, SyncSection):
         return value
     return model_of(_scheme_of(value)).model_validate(value)
@@ -136,7 +136,7 @@ SyncField = Annotated[SerializeAsAny[SyncSection], BeforeValidator(read_sync)]
 
 @cache
 def _model(options: type[Checked], base: type[Strict] = Strict) -> type[Strict]:
-    """Return a model with the fields of a scheme's options, which obeys the options' limits and has no other fields."""
+    """Return a model of a scheme's options: `base` with their fields and limits, and no other fields."""
     hints = get_type_hints(options)
     given: dict[str, Any] = {}
     for its in fields(options):
@@ -165,7 +165,7 @@ def _check_of(options: type[Checked]) -> Any:
 
 
 def _made(options: type[C], model: Strict) -> C:
-    """Return the options that a model holds. A broken rule is raised as an error of the file."""
+    """Return the options that a model holds. A broken rule of the options is raised as a file's error."""
     names = {its.name for its in fields(options)}
     try:
         return read(options, model.model_dump(include=names))

@@ -41,18 +41,18 @@ SwitchChoice = Literal["auto", SwitchName]
 #: The longest name of an interface that Linux takes. A router's interface bears the name of the site at its other end.
 MAX_INTERFACE_NAME = 15
 SITE_NAME = re.compile(r"[a-z][a-z0-9-]*")
-#: Names that no site may have: those of a router's own interfaces (its bridge, the loopback, the ports of its workers),
-#: those that Linux gives no interface, and those of workers, whose access links would be named like the site's.
+#: Names that no site may have: names of a router's own interfaces (its bridge, the loopback, the ports of its workers),
+#: names that Linux allows no interface, and names of workers, whose access links would be named like the site's links.
 RESERVED = re.compile(r"lan|lo|w\d+|all|default|.*-w\d+")
 
 #: The longest name of a network.
 MAX_NAME = 31
 
-#: A site's LAN is a /24 less network, broadcast and router.
+#: A site's LAN is a /24, without the addresses of the network, the broadcast and the router.
 MAX_WORKERS = 253
-#: Every pair of sites has a route: those of 1,000 sites in a row take 33 MB and eight seconds.
+#: Every pair of sites has a route: the routes of 1,000 sites in a row take 33 MB and eight seconds.
 MAX_SITES = 1000
-#: What to write where a trace can't be read or replayed.
+#: The remedy for a trace that can't be read or replayed.
 TRACE_REMEDY = "a trace as docs/traces.md describes, its path relative to this file"
 #: The longest label that maps have room for.
 MAX_LABEL = 100
@@ -65,7 +65,7 @@ def _site_name(name: object) -> str:
         rule = f"the name {name!r} has {len(name)} characters, too many for an interface"
         raise ValueError(f"{rule} | at most {MAX_INTERFACE_NAME} characters")
     if RESERVED.fullmatch(name):
-        raise ValueError(f"an interface or a worker has the name {name!r} | another name")
+        raise ValueError(f"the name {name!r} is reserved for an interface or a worker | another name")
     return name
 
 
@@ -73,24 +73,24 @@ SiteName = Annotated[str, BeforeValidator(_site_name)]
 
 
 class LinkProperties(Strict):
-    """The properties of one direction of a link. A property that is left out is that of the whole entry."""
+    """The properties of one direction of a link. A direction takes omitted properties from its link's entry."""
 
     rate: Rate | None = None
-    """The rate of the link in frames' bits; by default the first rate of its trace."""
+    """The link's rate, such as `50mbit`, counting whole Ethernet frames; by default the first rate of `trace`."""
     delay: Delay | None = None
-    """The delay, one way."""
+    """The one-way delay, such as `20ms`."""
     rtt: Delay | None = None
-    """The delay of both ways together, instead of `delay`."""
+    """The round-trip delay, instead of `delay`: each direction has half."""
     jitter: Delay | None = None
-    """How far the delay of each packet varies either way, uniformly."""
+    """The most by which a packet's delay differs from `delay`, up or down, uniformly; 0 by default."""
     reorder: bool | None = None
-    """Whether packets may overtake each other under `jitter`."""
+    """True if packets may overtake each other under `jitter`; false by default."""
     loss: BurstyLoss | None = None
-    """The share of packets that is lost: at random, `0.1%`, or in bursts, `{p: 1%, r: 30%}`."""
+    """The share of lost packets, 0% by default: at random, `0.1%`, or in bursts, `{p: 1%, r: 30%}`."""
     queue: QueueLimit | None = None
-    """How much may wait before the link, 1bdp by default; and what drops packets before: {discipline: codel}."""
+    """The queue's limit, 1bdp by default; or a mapping with `limit` and `discipline`: droptail, codel or red."""
     trace: TraceRef | None = None
-    """A trace that changes the properties over time."""
+    """A trace that changes the link's properties over time."""
 
     @model_validator(mode="after")
     def _one_delay(self) -> Self:
@@ -100,7 +100,7 @@ class LinkProperties(Strict):
         return self
 
     def over(self, common: LinkProperties) -> LinkProperties:
-        """Return this direction's own values where given, else the entry's common ones."""
+        """Return this direction's own values, and for omitted ones those in `common`, the entry's."""
         given = {name: getattr(self, name) for name in LinkProperties.model_fields if getattr(self, name) is not None}
         base = {name: getattr(common, name) for name in LinkProperties.model_fields}
         if "delay" in given or "rtt" in given:
@@ -109,14 +109,14 @@ class LinkProperties(Strict):
 
 
 class LinkEntry(LinkProperties):
-    """A physical pair of links. Its properties are those of both directions, unless a direction has its own."""
+    """A physical pair of links. Its properties hold for both directions, unless a direction has its own."""
 
     between: Annotated[Pair[SiteName], WithJsonSchema(LINK_SCHEMA)]
     """The two sites, as [paris, tokyo], `paris->tokyo` or `paris-tokyo`."""
     forward: LinkProperties = LinkProperties()
-    """The direction from the first site to the second."""
+    """The properties of the direction from the first site to the second, where they differ from the entry's."""
     backward: LinkProperties = LinkProperties()
-    """The direction from the second site to the first."""
+    """The properties of the direction from the second site to the first, where they differ from the entry's."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -142,28 +142,28 @@ class Site(Strict):
     """A data centre: a LAN with workers and a router."""
 
     workers: int = Field(ge=0, le=MAX_WORKERS)
-    """How many workers the site has."""
+    """The number of the site's workers."""
     speed: float = Field(default=1.0, ge=1e-3, le=1e3)
-    """The speed of its workers: a factor on the experiment's declared compute."""
+    """The workers' relative speed: at 0.5 a step takes twice the experiment's `compute.step_time`."""
     cpus: float | None = Field(default=None, ge=0.01, le=1024)
-    """The most CPUs that each worker uses."""
+    """The CPUs that each worker may use; no limit by default."""
     gpus: int = Field(default=0, ge=0)
-    """How many GPUs each worker has."""
+    """The number of each worker's GPUs."""
     memory: Size | None = None
-    """The most memory that each worker uses."""
+    """The memory that each worker may use, such as `512MB`; no limit by default."""
     label: str | None = Field(default=None, min_length=1, max_length=MAX_LABEL)
-    """The site's name on maps."""
+    """The site's name on maps; by default its name in this file."""
     position: Position | None = None
     """The site's place on maps: latitude and longitude in degrees."""
 
 
 class Lan(Strict):
-    """The links between workers and their routers, each way."""
+    """The links between workers and their routers, in each direction."""
 
     rate: CardRate = 1e9
-    """The rate of each worker's link."""
+    """The rate of each worker's link, such as `1gbit`."""
     delay: Delay = 0.1e-3
-    """The delay of each worker's link, one way."""
+    """The one-way delay of each worker's link, such as `0.1ms`."""
 
 
 class TopologyFile(Strict):
@@ -172,22 +172,22 @@ class TopologyFile(Strict):
     name: str = Field(pattern=rf"^[a-z0-9][a-z0-9-]{{0,{MAX_NAME - 1}}}$")
     """The network's name."""
     sites: dict[SiteName, Site]
-    """The sites by name."""
+    """Name → site."""
     links: list[LinkEntry] = Field(default_factory=list)
     """The physical pairs of links between sites."""
     traffic: list[TrafficEntry] = Field(default_factory=list)
-    """What others send over the links: a link's rate is what this traffic leaves of it."""
+    """Background traffic on links. Training gets the part of a link's rate that this traffic leaves."""
     lan: Lan = Lan()
     """The LANs of all sites."""
     routing: Routing = "delay"
-    """What routes minimize: the sum of the delays, of the hops, or of the inverse rates."""
+    """The cost that routes minimize: the sum of the delays, the number of hops, or the sum of the inverse rates."""
     switch: SwitchChoice = "auto"
     """The switch of each site's LAN; auto takes Open vSwitch where the kernel has it, else a Linux bridge."""
 
     @model_validator(mode="before")
     @classmethod
     def _ends_of_links(cls, value: Any) -> Any:
-        """Return the value of a file with the two sites of each link that is written in one text."""
+        """Return the file's value, with link names such as `paris->tokyo` under `between` split into the two sites."""
         links = value.get("links") if isinstance(value, Mapping) else None
         if not isinstance(links, list):
             return value
@@ -208,14 +208,14 @@ class TopologyFile(Strict):
                 if site not in self.sites:
                     raise misfit(field, f"the file has no site {site!r}", f"one of {', '.join(self.sites)}")
             if graph.has_edge(a, b):
-                raise misfit(field, f"{a} and {b} are joined twice", "one entry for each pair of sites")
+                raise misfit(field, f"{a} and {b} have two entries", "one entry for each pair of sites")
             graph.add_edge(a, b)
         if not any(site.workers for site in self.sites.values()):
             raise misfit("sites", "no site has workers", "`workers: 1` or more in at least one site")
         if not nx.is_connected(graph):
             islands = sorted(sorted(part) for part in nx.connected_components(graph))
             parts = " and ".join("{" + ", ".join(part) + "}" for part in islands[:3])
-            raise misfit("links", f"no link joins {parts}, so the network is not connected", "a link between them")
+            raise misfit("links", f"no link joins {parts}, so the network is not connected", "a link between the parts")
         self.traffic_by_link()
         return self
 
@@ -226,7 +226,7 @@ class TopologyFile(Strict):
             yield entry.between[::-1], entry.backward.over(entry)
 
     def traffic_by_link(self) -> dict[str, dict[int, TrafficEntry]]:
-        """Return the traffic on each directed link that has some, by the positions of its entries in the file."""
+        """Return, for each directed link with traffic, its entries by their indices in the file."""
         known = [link_name(*ends) for ends, _ in self.directions()]
         found: dict[str, dict[int, TrafficEntry]] = {}
         for number, entry in enumerate(self.traffic):
@@ -264,11 +264,11 @@ class Link:
 
     source: str
     target: str
-    #: The state that the file gives it.
+    #: The link's state in the file, before any trace.
     state: LinkState
-    #: The trace that moves it, if there is one; with background traffic, what this leaves of the link.
+    #: The trace that the link replays, or None. With background traffic, its rates are what the traffic leaves.
     trace: Trace | None = None
-    #: The background traffic on it.
+    #: The background traffic on the link.
     traffic: tuple[TrafficEntry, ...] = ()
 
     @property
@@ -277,7 +277,7 @@ class Link:
         return link_name(self.source, self.target)
 
     def traffic_record(self) -> list[dict[str, Any]]:
-        """Return its background traffic as plain values: seconds, bytes, and a rate's `bps` or `share` of the link."""
+        """Return the background traffic as plain values: seconds, bytes, and rates as `bps` or `share` of the link."""
         return [entry.model_dump(mode="json", exclude_none=True, exclude={"link"}) for entry in self.traffic]
 
     def at(self, time_s: float) -> LinkState:
@@ -317,18 +317,18 @@ class Topology:
 
     @classmethod
     def load(cls, file: Path, seed: int = 1) -> Topology:
-        """Return the topology in a file, or in the preset of that name (`netstorm9`) where no such file exists.
+        """Return the topology in a file, or in the preset of that name (`netstorm9`) if there is no such file.
 
-        `seed` draws the background traffic. SpecError where the file, or a trace that it names, is wrong.
+        The background traffic is drawn from `seed`. SpecError: the file, or a trace named in it, is wrong.
         """
         file = preset_or_file("topology", file)
         return cls.from_value(read_kind(file, "a topology"), file, seed)
 
     @classmethod
     def from_value(cls, value: Mapping[str, object], file: Path, seed: int = 1) -> Topology:
-        """Return the topology of a file's value; the paths of its traces begin in the folder of `file`.
+        """Return the topology of a file's value; the paths of its traces are relative to the folder of `file`.
 
-        SpecError where the value, or a trace that it names, is wrong.
+        SpecError: the value, or a trace named in it, is wrong.
         """
         parsed = validate(TopologyFile, value, file)
         links: dict[str, Link] = {}
@@ -376,7 +376,7 @@ class Topology:
         )
 
     def with_worker(self, site: str) -> Topology:
-        """Return the network with one worker more at a site: the one with the next number.
+        """Return the network with one more worker at `site`, which has the next number.
 
         Raises:
             KeyError: The network has no such site.
@@ -390,13 +390,13 @@ class Topology:
         return replace(self, sites={**self.sites, site: self.sites[site].model_copy(update={"workers": count})})
 
     def last_worker(self, site: str) -> Worker:
-        """Return the site's worker with the highest number. IndexError where the site has no workers."""
+        """Return the site's worker with the highest number. IndexError: the site has no workers."""
         return [worker for worker in self.workers if worker.site == site][-1]
 
     def scaled(self, factor: float) -> Topology:
-        """Return the network with every WAN rate multiplied; LANs, delays and losses stay.
+        """Return the network with every WAN rate multiplied by `factor`; LANs, delays and losses stay.
 
-        TraceError where a link can't have the new rate of a trace.
+        TraceError: a scaled rate in a trace is out of a link's range.
         """
         links = {
             name: replace(link, state=link.state.scaled(factor), trace=link.trace and link.trace.scaled(factor))
@@ -432,11 +432,11 @@ def _link(source: str, target: str, properties: LinkProperties, folder: Path, re
 def _loaded(
     link: Link, entries: Mapping[int, TrafficEntry], recorded: Mapping[int, Trace], seed: int, most_rows: int
 ) -> Link:
-    """Return a link with the rates that background traffic leaves free.
+    """Return the link with a trace of the rates that its background traffic leaves.
 
-    The keys of `entries` and `recorded` are the entries' places in the file.
+    The keys of `entries` and `recorded` are the entries' indices in the file.
 
-    TraceError where an entry, which the error names, can't be on the link, or there would be too many rows.
+    TraceError: an entry, which the error names, does not fit the link, or the trace would have too many rows.
     """
     capacity_bps = link.state.rate_bps
     traffic: list[tuple[Traffic, random.Random]] = []

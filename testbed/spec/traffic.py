@@ -1,4 +1,4 @@
-"""The rates of a link that a topology file does not fix: a trace that moves them, and background traffic."""
+"""The fields of a topology file that change a link's rate over time: traces and background traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.trace.read import TraceFile, read_trace
 from testbed.trace.trace import End, Trace, naming_file
 from testbed.trace.traffic import OnOff, PoissonFlows, Traffic, Volume
 
-#: The factors on rates that are allowed; others are a slip of the pen.
+#: The allowed factors on rates; a factor beyond them is taken for a typing error.
 MIN_SCALE, MAX_SCALE = 1e-3, 1e3
 
 #: Reads a trace file, given its end and its step (see `read_trace`).
@@ -23,20 +23,20 @@ ReadTrace = Callable[[Path, End, float | None], TraceFile]
 
 
 class TraceRef(Strict):
-    """A trace that moves a link, and how it is replayed."""
+    """A trace that changes a link over time, and how it is replayed."""
 
     file: str
-    """The trace's file; its path begins in the topology's folder."""
+    """The trace's file; its path is relative to the topology's folder."""
     loop: bool | None = None
-    """Short for `end`: true for loop, false for hold."""
+    """A short form of `end`: true for loop, false for hold."""
     end: End | None = None
-    """What follows the last row: loop begins again (by default), hold keeps the row, stop takes the link down."""
+    """After the last row, loop (the default) begins again, hold keeps that row, and stop takes the link down."""
     offset: Duration = 0.0
-    """The time in the trace at which the replay begins."""
+    """The time in the trace at which the replay begins, such as `30s`."""
     step: Step | None = None
-    """The length of a row, for packet-delivery files and iperf3's."""
+    """The length of a row, such as `100ms`, for packet-delivery and iperf3 files."""
     scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
-    """A factor on the trace's rates, beside the experiment's scale."""
+    """A factor on the trace's rates, in addition to the experiment's `scale`."""
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
@@ -46,50 +46,50 @@ class TraceRef(Strict):
         return self
 
     def read(self, folder: Path, read: ReadTrace = read_trace) -> Trace:
-        """Return the trace as it is replayed, from the topology's folder. TraceError names the file and its fault."""
+        """Return the trace to replay, whose path is relative to `folder`. TraceError names the file and its fault."""
         end: End = self.end or ("hold" if self.loop is False else "loop")
         trace = read(folder / self.file, end, self.step).trace
         with naming_file(folder / self.file):
             return trace.scaled(self.scale).begun(self.offset)
 
 
-#: A mean time between two changes. A queue evens out what is shorter.
+#: A mean time between two changes of traffic. A queue evens out shorter changes.
 MeanTime = Annotated[Duration, at_least(0.05)]
 
 
 class OnOffSection(Strict):
-    """A source that is busy and idle in turn, for exponential times."""
+    """A source that is busy and idle in turn, for exponentially distributed times."""
 
     rate: TrafficLoad
-    """The rate while it is busy: `20mbit`, or a share of the link's rate, `30%`."""
+    """The rate while the source is busy: `20mbit`, or a share of the link's rate, `30%`."""
     busy: MeanTime
-    """The mean of the busy times."""
+    """The mean busy time, such as `5s`."""
     idle: MeanTime
-    """The mean of the idle times."""
+    """The mean idle time, such as `10s`."""
 
 
 class PoissonSection(Strict):
-    """Flows that begin as a Poisson process, with exponential sizes. In the mean they take `size` / `every`."""
+    """Flows starting as a Poisson process, with exponentially distributed sizes; their mean load is `size`/`every`."""
 
     rate: TrafficLoad
     """The rate of each flow: `5mbit`, or a share of the link's rate, `10%`."""
     size: Size
-    """The mean of the flows' sizes."""
+    """The mean size of a flow, such as `2MB`."""
     every: MeanTime
-    """The mean time between the begins of two flows."""
+    """The mean time between the starts of two flows, such as `1s`."""
 
 
 class TrafficEntry(Strict):
-    """Background traffic on links: what it takes of a link's rate. It is of one kind."""
+    """Background traffic that takes a part of links' rates; either `on_off`, `poisson` or `trace`."""
 
     link: LinkName | None = None
-    """The directed link, `paris->tokyo`; by default each link has such traffic, drawn for itself."""
+    """The directed link, `paris->tokyo`; by default every link, each with traffic drawn independently."""
     on_off: OnOffSection | None = None
-    """Traffic that is there and not there in turn."""
+    """Traffic of a source that is busy and idle in turn."""
     poisson: PoissonSection | None = None
-    """Flows that come and end."""
+    """Flows that start at random times."""
     trace: TraceRef | None = None
-    """Recorded traffic: a trace of its rates."""
+    """Recorded traffic: a trace of the rates that the traffic takes."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -102,13 +102,13 @@ class TrafficEntry(Strict):
 
     @property
     def kind(self) -> str:
-        """The field that says what the traffic is."""
+        """The kind of the traffic: `on_off`, `poisson` or `trace`."""
         return self._kinds()[0]
 
     def on(self, capacity_bps: float, recorded: Trace | None) -> Traffic:
-        """Return the traffic on a link with this capacity; `recorded` is the trace that `trace` names.
+        """Return the traffic on a link of `capacity_bps` bit/s; `recorded` is the trace in the file `trace`.
 
-        TraceError where too many flows would be under way at once, or the trace has no rates.
+        TraceError: too many flows would be under way at once, or the trace has no rates.
         """
         if self.on_off is not None:
             return OnOff(self.on_off.rate.on(capacity_bps), self.on_off.busy, self.on_off.idle)

@@ -1,4 +1,4 @@
-"""The training of an experiment by a model of the project's own: what is trained on which data, and how."""
+"""The training of a built-in model in an experiment: the model, its data, and the optimizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testbed.spec.program import ProgramSection
 
 Model = Literal["cnn", "svm", "gpt-small", "gpt", "gpt-medium", "synthetic"]
 
-#: Model → the data sets that it may learn from; the first is the default.
+#: Model → the data sets that the model may learn from; the first is the default.
 _TEXTS = ("text", "documentation")
 DATASETS: Mapping[str, tuple[str, ...]] = {
     "cnn": ("digits",),
@@ -23,15 +23,15 @@ DATASETS: Mapping[str, tuple[str, ...]] = {
     "synthetic": ("none",),
 }
 
-#: Model → its number of parameters, by which planning knows a round's bytes before training begins.
+#: Model → its number of parameters, from which planning computes a round's bytes before training begins.
 PARAMETERS = {"cnn": 151_306, "svm": 650, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_716_800}
-#: GPT → its blocks and their width. A block's matrices have 12 widths² of elements, their inputs and outputs 16 widths.
+#: GPT → its number of blocks and their width w. A block's matrices have 12w² elements, and 16w inputs and outputs.
 _GPTS = {"gpt-small": (2, 64), "gpt": (4, 128), "gpt-medium": (6, 192)}
 _MATRICES, _SIDES = 12, 16
 #: Model → its number of trained tensors. A GPT has 5 outside its blocks, and 10 in each block, or 14 by low rank.
 _TENSORS = {"cnn": 8, "svm": 2}
 _OUTSIDE, _IN_BLOCK, _IN_LOW_RANK = 5, 10, 14
-#: How many characters `text` has that `documentation` lacks: each is a row of the embedding and a row of the head.
+#: `text` has this many characters more than `documentation`; each is a row of the embedding and a row of the head.
 _FEWER_CHARACTERS = 7
 
 
@@ -39,45 +39,45 @@ class OptimizerSection(Strict):
     """The optimizer of each worker's steps."""
 
     name: Literal["sgd", "adam", "adamw", "muon"] = "adam"
-    """The optimizer."""
+    """The optimizer's name."""
     learning_rate: float = Field(default=2e-3, gt=0)
-    """The length of a step."""
+    """The learning rate."""
 
 
 class PartitionSection(Strict):
-    """How the training data is cut over the workers."""
+    """How the training data is divided among the workers."""
 
     kind: Literal["iid", "dirichlet", "classes", "sites"] = "iid"
-    """iid cuts evenly at random, dirichlet by Dirichlet draws over the labels for each worker, classes by label, and
-    sites by Dirichlet draws for each site, whose workers share evenly."""
+    """iid divides evenly at random, dirichlet by Dirichlet draws over the labels for each worker, classes by label, and
+    sites by Dirichlet draws for each site, whose workers share the site's data evenly."""
     alpha: float = Field(default=1.0, ge=1e-3, le=1e6)
     """The parameter of the Dirichlet draws: the smaller it is, the more the workers' data differ."""
 
 
 class TrainSection(Strict):
-    """Training of a model of the project's own."""
+    """Training of a built-in model."""
 
     model: Model
-    """The model. The gradients of a synthetic model are random, but sent for real."""
+    """The model. A synthetic model has random gradients, which are sent like others."""
     dataset: Literal["digits", "text", "documentation", "none"] | None = None
-    """The data to learn from, where the model has a choice."""
+    """The data set, for models that can learn from several; by default the model's first."""
     batch: int = Field(default=32, ge=1, le=1_000_000)
-    """How many samples a worker learns from in a step."""
+    """The number of samples in a worker's step."""
     optimizer: OptimizerSection = OptimizerSection()
     """The optimizer of each worker's steps."""
     rounds: int = Field(ge=1, lt=2**31)
-    """How many rounds training takes; members that gossip take as many iterations."""
+    """The number of rounds of the training; of iterations, if members gossip."""
     partition: PartitionSection = PartitionSection()
-    """How the training data is cut over the workers."""
+    """How the training data is divided among the workers."""
     evaluate_every: int = Field(default=10, ge=1)
-    """The model is evaluated after each round whose number is a multiple of this one."""
+    """Evaluate the model after each round whose number is a multiple of this value."""
     parameters: int | None = Field(default=None, ge=1, le=10**11)
-    """How many parameters a synthetic model has."""
+    """The number of parameters of a synthetic model, which needs this field."""
     rank: int | None = Field(default=None, ge=1)
-    """Train a GPT by low-rank updates (LoRA): its matrices stay as the seed draws them, and changes of this rank are
-    learned and sent."""
+    """Train a GPT by low-rank updates (LoRA): its matrices keep their random initial values, and changes of this rank
+    are learned and sent."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """The device that workers compute on; auto takes a GPU where the worker has one."""
+    """The device on which workers compute; auto takes a GPU where the worker has one, else the CPU."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -93,7 +93,7 @@ class TrainSection(Strict):
                 rule = f"{self.rank} is not below the {width} rows of the model's matrices"
                 raise misfit("rank", rule, f"below {width}")
             if self.optimizer.name == "muon":
-                rule = "low-rank updates have no hidden matrices, so that none would be stepped by Muon"
+                rule = "low-rank updates have no hidden matrices that Muon could step"
                 raise misfit("optimizer.name", rule, "`optimizer: {name: adamw}`, or no `rank`")
         return self
 
@@ -115,7 +115,7 @@ class TrainSection(Strict):
 
     @property
     def tensors(self) -> int:
-        """The number of the model's trained tensors, which is the most fragments that a scheme can cut it into.
+        """The number of the model's trained tensors, which is the most fragments that a scheme can divide it into.
 
         A synthetic model gets one tensor for each fragment, of at least one parameter.
         """
@@ -125,7 +125,7 @@ class TrainSection(Strict):
 
 
 def read_train(value: Any) -> Any:
-    """Return the section `train` of a file, validated: as a program where it has a command, or else as a model's."""
+    """Return the section `train` of a file, validated: as a ProgramSection if it has a command, else a TrainSection."""
     if isinstance(value, TrainSection | ProgramSection):
         return value
     program = isinstance(value, Mapping) and "command" in value

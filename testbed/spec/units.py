@@ -1,7 +1,7 @@
 """Quantities as users write them: `50mbit`, `110ms`, `0.01%`, `1GB`, `1bdp`.
 
-Each type keeps one unit: rates in bit/s, times in seconds, sizes in bytes, probabilities in [0, 1]. A bare number is
-refused where a unit is needed, because readers would disagree about its unit.
+Parsed values are in bit/s, seconds and bytes, and probabilities are in [0, 1]. A number without a unit is refused
+where a unit is needed, because readers would disagree about its unit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 SIZES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 
-#: The room for a program in its container by default, in bytes: in /tmp, in /dev/shm and in /out.
+#: The default sizes of /tmp, /dev/shm and /out in a program's container, in bytes.
 TMP_BYTES = SHM_BYTES = 64 << 20
 OUT_BYTES = 256 << 20
 
@@ -65,7 +65,7 @@ def _loss(text: object) -> float:
     return value / 100
 
 
-#: The fields of loss in bursts: chances that the state changes after a packet, and of loss in each state.
+#: The fields of loss in bursts: probabilities of a change of state after a packet, and of a loss in each state.
 CHAIN_NEEDS = ("p", "r")
 CHAIN_MAY = ("bad", "good")
 CHAIN_EXAMPLE = "{p: 1%, r: 30%, bad: 100%, good: 0%}"
@@ -82,7 +82,7 @@ def _bursty_loss(value: object) -> float | GilbertElliott:
     shares = {str(name): _loss(share) for name, share in value.items()}
     for name in CHAIN_NEEDS:
         if shares[name] == 0:
-            raise ValueError(f"with `{name}: {value[name]}` no state ends | above 0%; or random loss, such as 0.1%")
+            raise ValueError(f"with `{name}: {value[name]}` a state never ends | above 0%; or random loss: 0.1%")
     try:
         return GilbertElliott(**shares)
     except ValueError:
@@ -100,7 +100,7 @@ def _queue(value: object) -> Queue:
         return _queue_limit(value)
     name = value.get("discipline", "droptail")
     if not isinstance(name, str) or name not in QUEUE_FIELDS:
-        raise ValueError(f"{name!r} is no discipline | one of {', '.join(QUEUE_FIELDS)}, such as {QUEUE_EXAMPLE}")
+        raise ValueError(f"{name!r} is no queue discipline | one of {', '.join(QUEUE_FIELDS)}, such as {QUEUE_EXAMPLE}")
     fields = ("limit", "discipline", *QUEUE_FIELDS[name])
     if strange := sorted(map(str, value.keys() - set(fields))):
         raise ValueError(f"a {name} queue has no field {strange[0]!r} | {', '.join(fields)}, such as {QUEUE_EXAMPLE}")
@@ -147,13 +147,13 @@ def _queue_limit(text: object) -> Queue:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRate:
-    """A rate of traffic: bit/s, and a share of the capacity of the link that it is on."""
+    """A rate of traffic: `bps` in bit/s, plus `share` (in [0, 1]) of the capacity of the traffic's link."""
 
     bps: float = 0.0
     share: float = 0.0
 
     def on(self, capacity_bps: float) -> float:
-        """Return the rate on a link, in bit/s."""
+        """Return the rate on a link with this capacity. Both are in bit/s."""
         return self.bps + self.share * capacity_bps
 
 
@@ -171,20 +171,20 @@ def _traffic_rate(text: object) -> TrafficRate:
 
 CODEL_DEFAULTS = {"target": "5ms", "interval": "100ms"}
 RED_DEFAULTS = {"min": "10%", "max": "30%", "probability": "2%"}
-#: Times of CoDel: a millisecond is a full frame at 12 Mbit/s.
+#: CoDel's times: at 12 Mbit/s a full frame takes a millisecond.
 _codel_time = _quantity(TIMES, "5ms", 1e-4, 60.0)
 
 #: The rates that a link may have. 64 kbit/s is a packet of 1,514 bytes every 0.19 s: slower links carry no training. No
 #: host forwards 100 Gbit/s.
 LEAST_LINK_BPS, MOST_LINK_BPS = 64e3, 100e9
-#: The least rate of traffic: a thousandth of the slowest link's would not be seen.
+#: The least rate of background traffic, in bit/s: less would not be noticed on any link.
 LEAST_TRAFFIC_BPS = 1e3
 #: The longest delay, one way. Light takes a quarter of a second to a geostationary satellite and back.
 MOST_DELAY_S = 60.0
 
 
 def at_least(least_s: float) -> AfterValidator:
-    """Return the rule that a duration is not shorter than this."""
+    """Return a validator that refuses durations below `least_s` seconds."""
 
     def check(duration_s: float) -> float:
         if duration_s < least_s:
@@ -194,7 +194,7 @@ def at_least(least_s: float) -> AfterValidator:
     return AfterValidator(check)
 
 
-#: The key in a schema for the units of a quantity, which is a number inside: a default, say.
+#: The schema key for a quantity's units. The model has the quantity, and its default, as a number.
 INSIDE = "x-inside"
 
 
@@ -204,7 +204,7 @@ def _written(units: Mapping[str, float], *examples: str) -> WithJsonSchema:
 
 
 def written(value: float, units: Mapping[str, float]) -> str:
-    """Return a quantity as a file has it: in the largest unit of which it is one or more."""
+    """Return a quantity as users write it, `50mbit`: in the largest unit in which its number is 1 or more."""
     fitting = [unit for unit, size in units.items() if size <= value]
     unit = max(fitting, key=units.__getitem__) if fitting else _base(units)
     return f"{value / units[unit]:g}{unit}"
@@ -225,11 +225,11 @@ CHAIN: dict[str, Any] = {
 
 Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", LEAST_LINK_BPS, MOST_LINK_BPS)), RATE]
 TrafficLoad = Annotated[TrafficRate, BeforeValidator(_traffic_rate), _written({**RATES, "%": 0.01}, "20mbit", "30%")]
-#: The rate of a worker's own interface, whose token bucket counts bytes a second in 32 bits.
+#: The rate of a worker's own interface: the token bucket counts bytes per second in 32 bits.
 CardRate = Annotated[float, BeforeValidator(_quantity(RATES, "1gbit", 64e3, 34e9)), RATE]
 Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, MOST_DELAY_S)), TIME]
 Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7)), TIME]
-#: The length of a resampled trace's rows: packet-delivery files count milliseconds.
+#: The length of a row of a resampled trace: the times in packet-delivery files are whole milliseconds.
 Step = Annotated[float, BeforeValidator(_quantity(TIMES, "100ms", 1e-3, 3600.0)), TIME]
 Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13)), _written(SIZES, "512MB")]
 Loss = Annotated[float, BeforeValidator(_loss), PERCENTAGE]
@@ -251,5 +251,5 @@ QUEUE: dict[str, Any] = {
     },
     "additionalProperties": False,
 }
-#: How much may wait, or also what drops packets before.
+#: The limit of a queue, or a mapping with the limit and the discipline that drops packets before the limit does.
 QueueLimit = Annotated[Queue, BeforeValidator(_queue), WithJsonSchema({"anyOf": [QUEUE_LIMIT, QUEUE]})]
