@@ -1,8 +1,8 @@
-"""Networks that others drew or measured, as topologies: nodes become sites, edges become links.
+"""Imports graphs and round-trip matrices of networks as topologies: nodes become sites, edges become links.
 
     file → markup (GML, GraphML) or matrix (CSV) → SiteGraph → its largest component → names, delays → topology file
 
-Where a file leaves something open, a note says what was chosen: a line in the terminal, and in the topology file.
+If a file lacks a value, a note in the terminal and in the topology file says what was chosen.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Imported:
 
 
 def read_graph(file: Path) -> SiteGraph:
-    """Return the nodes and edges in a GML, GraphML or CSV file. SpecError where it is none of these, or has no edge."""
+    """Return the nodes and edges in a GML, GraphML or CSV file. SpecError: it is none of these, or has no edge."""
     reader = READERS.get(unpacked_name(file).suffix.lower())
     if reader is None:
         rule = f"the file's name ends with none of {', '.join(READERS)}"
@@ -88,7 +88,7 @@ def import_graph(
     return Imported(write_topology(target, text, file), notes)
 
 
-#: Words that YAML reads as they stand, with the exception of these.
+#: Texts that need no quotes in YAML, except the words in NO_WORDS.
 PLAIN = re.compile(r"[a-z][a-z0-9-]*")
 NO_WORDS = ("no", "off", "on", "yes", "null", "true", "false", "y", "n")
 
@@ -96,11 +96,11 @@ NO_WORDS = ("no", "off", "on", "yes", "null", "true", "false", "y", "n")
 def write_topology(target: Path, text: str, source: Path | None = None) -> Topology:
     """Write the text of a topology file, and return its topology.
 
-    SpecError where the text is no topology file, or too long for one (then `source` is named, if it is given). Nothing
+    SpecError: the text is no topology file, or is too long for one (the error then names `source`, if given); nothing
     is written.
     """
     if len(text.encode()) > MOST_BYTES:
-        rule = f"the graph makes a topology file of over {MOST_BYTES / 2**20:g} MiB, which no verb reads"
+        rule = f"the graph makes a topology file of over {MOST_BYTES / 2**20:g} MiB, which no command reads"
         remedy = "fewer nodes or edges; in a matrix, empty cells where no link is wanted"
         raise SpecError(source or target, [Fault("edges", rule, remedy)])
     made = Topology.from_value(parse_yaml(text), target)

@@ -1,7 +1,7 @@
-"""The links that a graph's edges become, and notes on the links that the graph leaves open.
+"""The links made of a graph's edges, and notes on the values that the graph lacks.
 
-A link of a length has 0.0085 ms a kilometre and 4 ms, one way: the formula with which "Throughput-Optimal Topology
-Design for Cross-Silo Federated Learning" (NeurIPS 2020) turns distances into latencies. Light in fibre takes 0.0049 ms
+A link's one-way delay is 0.0085 ms a kilometre plus 4 ms: the formula with which "Throughput-Optimal Topology Design
+for Cross-Silo Federated Learning" (NeurIPS 2020) turns distances into latencies. Light in fibre takes 0.0049 ms
 a kilometre; the rest is detours and equipment.
 """
 
@@ -44,7 +44,7 @@ class GraphLink:
 
 
 def links_of(graph: SiteGraph, file: Path, defaults: Defaults) -> tuple[list[GraphLink], tuple[str, ...]]:
-    """Return the links, one for each pair of nodes, and notes on what was chosen where the file leaves something open.
+    """Return the links, one for each pair of nodes, and notes on the values that were chosen because the file has none.
 
     A link has the delay of its edge, else that of the edge's length, else that of the distance between its ends, else
     the default. Of several edges between two nodes the shortest counts.
@@ -122,12 +122,12 @@ def _of_rates(edges: list[GraphEdge], defaults: Defaults) -> Iterator[str]:
 
 
 def delay_ms(km: float) -> float:
-    """Return the delay of a link of this length, one way."""
+    """Return the one-way delay in ms of a link of `km` kilometres."""
     return MS_PER_KM * km + MS_AT_ALL
 
 
 def great_circle_km(a: Position, b: Position) -> float:
-    """Return the distance between two points on the Earth (haversine)."""
+    """Return the distance in km between two points on the Earth, given in degrees (haversine)."""
     (lat_a, lon_a), (lat_b, lon_b) = (tuple(map(math.radians, point)) for point in (a, b))
     half = math.sin((lat_b - lat_a) / 2) ** 2
     half += math.cos(lat_a) * math.cos(lat_b) * math.sin((lon_b - lon_a) / 2) ** 2

@@ -62,12 +62,12 @@ ZOO = "Link"
 #: Names of node attributes, in degrees.
 LATITUDES = ("Latitude", "latitude", "lat")
 LONGITUDES = ("Longitude", "longitude", "lon", "lng")
-#: Names of one thing each: a value of one of them takes the place of a GraphML default of another.
+#: Groups of synonyms: a value under one name replaces a GraphML default under another name of its group.
 SAME = (LABELS, LATITUDES, LONGITUDES, (*DELAYS, *ROUND_TRIPS), LENGTHS, (*CAPACITIES, "LinkSpeed"), LOSSES, JITTERS)
 #: Shadow's rates of a host's own interface.
 HOST_RATES = ("host_bandwidth_down", "host_bandwidth_up")
 
-#: The speed of light in vacuum; and how far positions of cities may be off, as a part of the distance and in km.
+#: The speed of light in vacuum, and the tolerance for the distance between two cities: a factor, and km.
 LIGHT_KM_PER_MS = 299.792458
 NEAR, CITY_KM = 0.9, 100.0
 #: The greatest length: the longest cable system has 45,000 km.
@@ -76,20 +76,20 @@ MOST_KM = 50_000.0
 #: The greatest rate, a petabit: ten times what the largest fibre cable carries.
 MOST_BPS = 1e15
 
-#: The share of lost packets from which a value without a unit is noted: few networks lose so much, and a percentage may
-#: have been meant.
+#: A loss without a unit from this share of packets on gets a note: few networks lose that much, and the value may be
+#: meant in percent.
 GREAT_LOSS = 0.1
 
-#: The errors of networkx's readers for a file that is not in the form of its name; XML's ParseError is a SyntaxError.
+#: The errors of networkx's readers for a file whose content does not match its name; XML's ParseError is a SyntaxError.
 UNREADABLE = (nx.NetworkXException, ValueError, SyntaxError, LookupError, TypeError, AttributeError, RecursionError)
 
-#: The begin of the graph in a GML file; and its nodes and edges, outside of texts and comments.
+#: The start of the graph in a GML file; and its nodes and edges, outside of texts and comments.
 GML_GRAPH = re.compile(r"^\s*graph\s*\[", re.MULTILINE)
 GML_PART = re.compile(r'"[^"]*"|#[^\n]*|\b(node|edge)\s*\[')
 #: The attribute that gets the line of a node or an edge.
 LINE = "testbedline"
 
-#: Reads a value: returns the number in the unit that counts 1, and whether the value has its own unit.
+#: Reads a value: returns its number in the base unit, and whether the value has a unit of its own.
 _Read = Callable[[Any], tuple[float, bool]]
 
 
@@ -345,14 +345,14 @@ class _Reader:
     ) -> None:
         """Refuse a length without a unit that can't be in km, or a delay that can't be in ms over this distance.
 
-        `delay` is for as many `ways`: 2 for a round trip. `apart_km` is 0 where the distance of the ends is not known.
+        `delay` covers `ways` directions, 2 for a round trip. `apart_km` is 0 if the distance of the ends is not known.
         """
         if km is not None and not km.has_unit and km.value > MOST_KM:
             rule = f"its {km.name} is {km.value:g}, and no cable is that many km long"
             raise SpecError(self._file, [Fault(place, rule, "a length with its unit, such as '344 km'")])
         least_km = ways * (NEAR * apart_km - CITY_KM)
         if delay is not None and not delay.has_unit and delay.value * LIGHT_KM_PER_MS < least_km:
-            rule = f"its {delay.name} is {delay.value:g}, and light takes more ms for {apart_km:.0f} km of distance"
+            rule = f"its {delay.name} is {delay.value:g}, but light needs more ms for a distance of {apart_km:.0f} km"
             raise SpecError(self._file, [Fault(place, rule, f"a time with its unit, such as '{delay.value:g} s'")])
 
     def _quantity(
@@ -425,7 +425,7 @@ def _is_quantity(value: object) -> bool:
 
 
 def _with_unit(value: Any, unit: str) -> Any:
-    """Return a value with the unit that its attribute's name has, unless the value has one itself."""
+    """Return a value with the unit in its attribute's name, unless the value has a unit itself."""
     try:
         return value if split_quantity(value)[1] else f"{value} {unit}"
     except QuantityError:

@@ -5,9 +5,9 @@
     Tokyo,223,,
     Lima,,,
 
-The first cell may have the unit of all (`s`, `rtt_us`), and a cell its own (`0.22 s`). A matrix without a unit that
-can't be in ms is refused. A pair that was measured both ways has the mean of both; a pair without a round trip is not
-joined. The cell of a site and itself is not read.
+The first cell may name the unit of all cells (`s`, `rtt_us`), and a cell its own (`0.22 s`). A matrix without units
+whose values can't be ms is refused. A pair that was measured both ways has the mean of both; a pair without a round
+trip gets no link. The cell of a site and itself is not read.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def read_matrix(file: Path) -> SiteGraph:
         and (trip := _round_trip(file, f"line {line}, column {other}", cell, unit, unitless)) is not None
     }
     if doubt := doubtful_round_trips(unitless):
-        remedy = "the unit of all in the first cell, such as ms, s or us"
+        remedy = "the unit of all cells in the first cell, such as ms, s or us"
         raise SpecError(file, [Fault(f"line {rows[0][0]}", f"the matrix has no unit, and {doubt}", remedy)])
     for (a, b), trip in trips.items():
         back = trips.get((b, a), 0.0)
         if min(trip, back) > 0 and trip > back * MOST_RATIO:
-            rule = f"{a} to {b} is {trip:g} ms and {b} to {a} is {back:g} ms, which no round trip can be"
+            rule = f"{a} to {b} is {trip:g} ms and {b} to {a} is {back:g} ms, too different for one pair"
             raise SpecError(file, [Fault("file", rule, "both in one unit, or one of them alone")])
     edges = tuple(
         GraphEdge(a, b, delay_ms=sum(found) / len(found) / 2)
@@ -101,12 +101,12 @@ def _names(file: Path, rows: Sequence[tuple[int, list[str]]]) -> list[str]:
 def _unit_of(corner: str) -> float | None:
     """Return how many ms the unit in the first cell has, or None where the cell has no unit."""
     words = re.split(r"[\s_()\[\]/,:]+", corner.lower())
-    # `min` is the least of several round trips, and no minute.
+    # `min` means the minimum of several round trips here, not a minute.
     return next((TIMES_MS[word] for word in reversed(words) if word in TIMES_MS and word != "min"), None)
 
 
 def _round_trip(file: Path, field: str, cell: str, unit: float | None, unitless: list[float]) -> float | None:
-    """Return a cell in ms, or None where it is unknown. `unitless` gets it too where it has no unit at all."""
+    """Return a cell in ms, or None if it is empty. A value without any unit is also appended to `unitless`."""
     if is_unknown(cell):
         return None
     remedy = f"milliseconds from 0 to {MOST_MS:g}, or an empty cell where nothing is known"

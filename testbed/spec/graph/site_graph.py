@@ -53,19 +53,19 @@ class SiteGraph:
 
     #: Nodes by id.
     nodes: Mapping[str, GraphNode]
-    #: Each joins two different nodes; several may join the same two.
+    #: Each edge joins two different nodes; several edges may join the same two.
     edges: tuple[GraphEdge, ...]
     #: Notes on values in the file that were not read.
     notes: tuple[str, ...] = ()
 
     def called(self, node: str) -> str:
-        """Return the node's name in its file, for print."""
+        """Return the node's name in its file, for notes and errors."""
         return self.nodes[node].label or printable(node)
 
     def largest_component(self, file: Path, strict: bool) -> tuple[SiteGraph, tuple[str, ...]]:
-        """Return the largest component, the first of several, and the graph's notes with one on the other components.
+        """Return the largest component (the first of equal ones), and the notes, with a note on other components.
 
-        SpecError where `strict` is true, and there are other components.
+        SpecError: `strict` is true, and there are other components.
         """
         graph = nx.Graph()
         graph.add_nodes_from(self.nodes)
@@ -79,7 +79,7 @@ class SiteGraph:
         rule += f"others, of {len(left_out)}: {some(left_out)}"
         if strict:
             raise SpecError(
-                file, [Fault("edges", rule, "an edge between them; or import the largest, without --strict")]
+                file, [Fault("edges", rule, "an edge between the components; or the largest alone, without --strict")]
             )
         nodes = {node: its for node, its in self.nodes.items() if node in kept}
         edges = tuple(edge for edge in self.edges if edge.source in kept)
