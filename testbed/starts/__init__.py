@@ -1,7 +1,7 @@
-"""Commented starts of what a user writes: an experiment, a topology, a scheme, a policy, a form of traces.
+"""Commented examples of the files that a user writes: an experiment, a topology, a scheme, a policy, a form of traces.
 
-Each runs as it is. The files beside this one are the starts; `$name` in them is the user's name for it. All are written
-into the current folder, except for a scheme that is begun in a checkout: the checkout's package gets it.
+Each example runs unchanged. The other files in this folder are the templates, in which `$name` stands for the user's
+name. Examples are written into the current folder, but in a checkout a scheme is added to the checkout's package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODULE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 class StartError(ValueError):
-    """The start cannot be written; the text says why, and what to write instead."""
+    """The example cannot be written; the text says why, and what to write instead."""
 
     exit_code = BAD_INPUT
 
@@ -95,7 +95,7 @@ def new_scheme(name: str, folder: Path, package: Path = PACKAGE) -> list[Path]:
     return _write({package / "schemes" / f"{name}.py": _start("scheme.template", name, scheme=name)}, {registry: text})
 
 
-#: Kind → what writes it, given a name and the folder where the user is.
+#: Kind → the function that writes an example of it, given a name and the current folder.
 KINDS: Mapping[str, Callable[[str, Path], list[Path]]] = {
     "experiment": new_experiment,
     "topology": new_topology,
@@ -115,7 +115,7 @@ def _class_name(name: str) -> str:
 
 
 def _is_keyword(name: str) -> bool:
-    """Return whether Python takes the name, or that of its class (None, True, False), for a word of its own."""
+    """Return whether the name, or its class's name (None, True, False), is a keyword of Python."""
     return keyword.iskeyword(name) or keyword.iskeyword(_class_name(name))
 
 
