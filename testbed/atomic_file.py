@@ -46,7 +46,7 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def check_new(paths: Iterable[Path]) -> None:
-    """Raise FileExistsError for the first path that a file has already. A device such as /dev/stdout may be written."""
+    """Raise FileExistsError for the first path that is a file already. A device such as /dev/stdout may be written."""
     for path in paths:
         if path.is_file() and not path.is_relative_to("/dev"):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))

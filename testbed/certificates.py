@@ -52,11 +52,11 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
 
     A certificate that has expired is made again.
 
-    The authority in `folder` signs the certificates; where there is none, a new one.
+    The authority in `folder` signs the certificates; if there is none, a new authority is made.
 
     Raises:
-        CertificateError: A member is called as the controller, or the authority can't be read.
-        ProtocolError: No member can have one of the names.
+        CertificateError: A member has the controller's name, or the authority can't be read.
+        ProtocolError: A name is not allowed for a member.
         OSError: The files can't be written.
     """
     names = [CONTROLLER, *members]
@@ -82,7 +82,7 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
 def make_host_certificates(addresses: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return name → the texts of a machine's files by file name, signed by a new authority whose key is not kept.
 
-    `addresses` maps names to the IP addresses by which other machines connect; they stand in the certificates.
+    `addresses` maps names to the IP addresses at which other machines connect; the certificates contain them.
     """
     authority = _new_authority()
     made = {}

@@ -1,7 +1,7 @@
-"""Errors with fields, so that callers and tests need not read the text; and the exit code for each error.
+"""Errors with fields, so that callers and tests need not parse the text; and the exit code for each error.
 
-A class of errors that a user can cause has an `exit_code`. `ending_of` finds the code and the text for any error, also
-for the operating system's. An error without a code was not foreseen: its traceback goes into a log file.
+A class of errors that a user can cause has an `exit_code`. `ending_of` finds the code and the text for any error,
+including the operating system's. An error without a code was not foreseen: its traceback goes into a log file.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ NAMED_WRONG = {
     errno.EISDIR: "it is a folder; name a file",
     errno.ENOTDIR: "a part of the path is not a folder; check the path",
     errno.ENAMETOOLONG: "the name is longer than a file's may be; name another",
-    errno.ELOOP: "the links lead in a circle; name the file itself",
+    errno.ELOOP: "the symbolic links form a loop; name the file itself",
 }
 #: Error number of the kernel → what this machine can't do, and what to do.
 NOT_HERE = {
-    errno.EROFS: "the file system is read-only; call it where you may write, or name another place",
+    errno.EROFS: "the file system is read-only; run the command where you may write, or name another place",
     errno.ENOSPC: "the disk is full; make room on it",
     errno.EDQUOT: "the disk quota is used up; make room",
     errno.EFBIG: "the file is larger than the disk or a limit of this process (`ulimit -f`) allows",
-    errno.EBUSY: "it is in use; end what uses it",
-    errno.EACCES: "permission denied; call it as a user who may (sudo), or name another place",
-    errno.EPERM: "not permitted; call it as a user who may (sudo), or name another place",
-    errno.EIO: "the disk does not read or write; see `dmesg`",
-    errno.ESTALE: "the network file system has lost it; mount it again",
+    errno.EBUSY: "it is in use; end the program that uses it",
+    errno.EACCES: "permission denied; run the command as a permitted user (sudo), or name another place",
+    errno.EPERM: "not permitted; run the command as a permitted user (sudo), or name another place",
+    errno.EIO: "the disk can't be read or written; see `dmesg`",
+    errno.ESTALE: "the network file system has lost the file; mount the file system again",
     errno.EMFILE: "too many files are open; raise the limit (`ulimit -n 65536`)",
     errno.ENFILE: "too many files are open on this machine; end other programs",
     errno.ENOMEM: "no memory is left; end other programs",
 }
-#: The numbers of errors of too many open files. Clients and readers raise other errors in their place.
+#: The error numbers of too many open files. Clients and parsers may raise other errors in their place.
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 #: Where the kernel shows its settings as files.
 KERNELS = ("/proc/", "/sys/", "/dev/")
-#: Package that the base lacks → the extra that brings it.
+#: Package outside the base installation → the extra that installs the package.
 EXTRAS = {
     **{"torch": "sync", "cryptography": "controller", "prometheus_client": "controller"},
     **{"pandas": "tables", "pyarrow": "parquet", "ray": "scaleout"},
@@ -60,20 +60,20 @@ INSTALLED = ("sync", "controller", "emulate", "tables")
 DELETED_FOLDER = "the current folder was deleted; `cd` into one that is there"
 #: A part of the text of `tempfile`'s own error. The error has the number of a missing file, and names no file.
 TEMPORARY = "temporary directory"
-#: The text where `tempfile` finds no folder.
+#: The text of an error if `tempfile` finds no folder.
 NO_TEMPORARY = (
     "no folder for temporary files can be written: the disk is full, or too many files are open; make room, or set "
     "TMPDIR"
 )
-#: The text of the interpreter's own error where the kernel makes no further thread.
+#: The text of the interpreter's own error if the kernel makes no further thread.
 NO_THREAD = "can't start new thread"
-#: The text where the kernel makes no further process or thread.
+#: The text of an error if the kernel makes no further process or thread.
 NO_PROCESS = (
     "no further process or thread can be started; end other programs, or raise the limit (`ulimit -u`, the control "
     "group's pids.max)"
 )
 
-#: How many letters of an unforeseen error's own text its line has.
+#: The most characters of an unforeseen error's own text that are printed.
 MOST_QUOTED = 200
 
 
@@ -95,7 +95,7 @@ class Details(TypedDict, total=False):
 class DetailedError(Exception):
     """An error with fields. A field that does not apply is None."""
 
-    #: The code that the command line ends with; None where such an error is not to reach it.
+    #: The exit code of the command line; None if such an error must not reach the command line.
     exit_code: ClassVar[int | None] = None
     #: The violated rule: a short identifier such as `unknown-member`, which stays when the text is rewritten.
     rule: str | None = None
@@ -122,7 +122,7 @@ class DetailedError(Exception):
         return {name: vars(self)[name] for name in Details.__annotations__ if name in vars(self)}
 
     def located(self, place: object, **details: Unpack[Details]) -> Self:
-        """Return this error with the place before its text, and with these fields beside its own."""
+        """Return this error with `place` before its text, and with `details` added to its fields."""
         return type(self)(f"{place}: {self}", **{**self.details, **details})
 
 
@@ -155,7 +155,7 @@ def in_full(error: BaseException) -> str:
 
 
 def unforeseen(error: BaseException) -> str:
-    """Write the traceback of an error into a log file. Return a line that names both."""
+    """Write the traceback of an error into a log file. Return a line with the error and the file's path."""
     said = " ".join(str(error).split())
     what = f"{type(error).__name__}: {said[:MOST_QUOTED]}" if said else type(error).__name__
     try:
@@ -164,7 +164,7 @@ def unforeseen(error: BaseException) -> str:
         frame = traceback.extract_tb(error.__traceback__)[-1:]
         place = f"{frame[0].filename}:{frame[0].lineno}" if frame else "an unknown place"
         where = f"raised at {place} (no log file could be written: {refused.strerror or refused})"
-    return f"the testbed does not know this error: {what}; {where}. Please report it with that"
+    return f"the testbed does not know this error: {what}; {where}. Please report this line and the traceback"
 
 
 def written_aside(text: str) -> str:
@@ -180,7 +180,7 @@ def written_aside(text: str) -> str:
 
 
 def _of_the_system(error: OSError) -> tuple[int, str] | None:
-    """Return the exit code and the text for an error of the kernel; None where the error is not about files."""
+    """Return the exit code and the text for an error of the kernel; None if the error is not about files."""
     if error.errno is None:
         return (BAD_INPUT, in_full(error)) if isinstance(error, FileExistsError) else None
     if error.errno == errno.ENOENT and _is_folder_deleted():
@@ -205,7 +205,7 @@ def _of_the_system(error: OSError) -> tuple[int, str] | None:
 
 
 def _too_many_open(error: BaseException) -> int | None:
-    """Return the error number where too many open files caused an error, also one that was raised in its place."""
+    """Return the error number if too many open files caused an error, directly or as an earlier cause; else None."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -219,7 +219,7 @@ def _too_many_open(error: BaseException) -> int | None:
 
 
 def _is_of_a_program(error: OSError) -> bool:
-    """Return whether the error comes from starting a program, which an error of its file names as the file."""
+    """Return whether the error comes from starting a program: then its `filename` is the program's."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and frames[-1].filename == subprocess.__file__
 

@@ -29,9 +29,9 @@ MIN_QUEUE_FRAMES = 32
 class CoDel:
     """Drops packets at the head of a queue whose packets have waited too long for too long (RFC 8289)."""
 
-    #: The wait that is allowed.
+    #: The allowed wait in the queue, in seconds.
     target_s: float = 0.005
-    #: How long every packet has to wait longer until one is dropped: a round trip, at least.
+    #: The seconds for which every packet must wait longer than the target until one is dropped; a round trip or more.
     interval_s: float = 0.1
 
 
@@ -54,11 +54,11 @@ RED_WEIGHT_LOG = 9
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """How much may wait before a link. The unit `bdp` is relative, so the limit follows the link's rate and delay."""
+    """The limit of the queue before a link, and its discipline. A limit in `bdp` follows the link's rate and delay."""
 
     amount: float = 1.0
     unit: Literal["bdp", "packets", "bytes"] = "bdp"
-    #: What drops packets before the limit does; None is a tail-drop queue.
+    #: The discipline that drops packets before the limit does; None for a tail-drop queue.
     discipline: CoDel | Red | None = None
 
     @property
@@ -127,17 +127,17 @@ class Opportunities:
         return len(self.moments_ms) * self.bytes_each * 8e3 / self.moments_ms[-1]
 
     def scaled(self, factor: float) -> Opportunities:
-        """Return as many opportunities, each for `factor` times the bytes.
+        """Return the same moments, each for `factor` times the bytes.
 
-        To leave some out would change the pauses between them, and could not be exact. So the pattern in time stays,
-        and a frame that needs more than one opportunity goes on in the next.
+        Omitting moments would change the pauses between them, and could not be exact. So the pattern in time stays, and
+        a frame that needs more than one opportunity continues in the next.
         """
         return replace(self, bytes_each=self.bytes_each * factor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """A replay of a trace's opportunities to send, from a moment on.
+    """A replay of a trace's opportunities to send, with the moment at which it began.
 
     Two replays are equal only if they are the same object: they have tens of thousands of moments, and states are
     compared at each tick.
@@ -146,7 +146,7 @@ class Delivery:
     opportunities: Opportunities
     #: The time of 0 ms, on the monotonic clock.
     began_s: float
-    #: At the end `loop` begins again, `hold` leaves the link to its rate, `stop` sends no more.
+    #: At the end `loop` begins again, `hold` goes on at the link's rate, `stop` sends no more.
     end: Literal["loop", "hold", "stop"] = "loop"
 
 
@@ -158,11 +158,11 @@ class LinkState:
         ValueError: `loss` is not the mean of `bursts`.
     """
 
-    #: In link-layer bits (frames without FCS), as tc counts. A TCP flow's goodput at a rate r is r × 1448/1514.
+    #: The rate in bit/s of frames (without FCS), as tc counts. A TCP flow's goodput at a rate r is r × 1448/1514.
     rate_bps: float
-    #: One way.
+    #: The one-way delay in seconds.
     delay_s: float
-    #: How far the delay of each packet varies either way, uniformly.
+    #: The most by which a packet's delay differs from `delay_s`, up or down, uniformly; in seconds.
     jitter_s: float = 0.0
     #: The probability in [0, 1] that a packet is lost.
     loss: float = 0.0
@@ -173,8 +173,8 @@ class LinkState:
     bursts: GilbertElliott | None = None
     #: True if packets may overtake each other under jitter.
     reorder: bool = False
-    #: Single opportunities to send, for a backend that can serve them one by one; `rate_bps` is their rate about now,
-    #: for other backends.
+    #: Single opportunities to send, for a backend that can serve them one by one. For other backends, `rate_bps` is the
+    #: present rate of these opportunities.
     delivery: Delivery | None = None
 
     def __post_init__(self) -> None:
@@ -188,13 +188,13 @@ class LinkState:
     def queue_bytes(self) -> int:
         """The limit of the queue at this rate and delay; for single opportunities, at their mean rate.
 
-        A buffer does not shrink in an outage, and right after it the buffer has to hold what came meanwhile.
+        A real buffer does not shrink in an outage: right after it, the buffer holds the packets that arrived meanwhile.
         """
         rate_bps = self.delivery.opportunities.mean_bps if self.delivery else self.rate_bps
         return self.queue.limit_bytes(rate_bps, self.delay_s)
 
     def losing(self, loss: float) -> LinkState:
-        """Return the state with random loss of this probability, in the place of all loss before."""
+        """Return the state with random loss of this probability, which replaces all earlier loss."""
         return replace(self, loss=loss, bursts=None)
 
     def scaled(self, factor: float) -> LinkState:
@@ -264,6 +264,6 @@ def find_link(written: str | Sequence[str], known: Collection[str]) -> str:
 
 
 def link_ends(name: str) -> tuple[str, str]:
-    """Return the source and the target of a directed link, by its name. ValueError where the text is no such name."""
+    """Return the source and the target of a directed link, by its name. ValueError: the text is no such name."""
     source, target = name.split("->")
     return source, target

@@ -24,14 +24,14 @@ from testbed.errors import DetailedError
 
 PLAN_VERSION = 3
 
-#: Deep trees over slow links want small chunks, fast links want large ones; the policy chooses.
+#: Small chunks are better for deep trees over slow links, large ones for fast links; the policy chooses.
 DEFAULT_CHUNK_BYTES = 64 * 1024
 
 #: The codec that leaves elements unchanged.
 PLAIN_CODEC = "fp32"
 
-#: Codec → the bytes that it makes of a float32's four. `topk:SHARE` takes six bytes for each value that it keeps. The
-#: bytes of `sparse` depend on the values: 0.1 where one in a hundred is not zero, in the mean of eight members.
+#: Codec → its bytes for an element, which has four as float32. `topk:SHARE` takes six bytes for each kept value. The
+#: bytes of `sparse` depend on the values: 0.1 if one in a hundred is not zero, in the mean of eight members.
 CODEC_BYTES = {
     **{"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256},
     **{"bins4": 1 / 2 + 64 / 4096, "bins2": 1 / 4 + 16 / 4096, "sparse": 0.1},
@@ -39,7 +39,7 @@ CODEC_BYTES = {
 TOPK = re.compile(r"topk:(0?\.\d*[1-9]\d*)")
 TOPK_BYTES = 6
 
-#: How far shares may be off 1, as sums of floats: less than one element of any model that fits in memory.
+#: The tolerance for a sum of shares, which must be 1: less than one element of any model that fits in memory.
 _SHARES_TOLERANCE = 1e-6
 
 
@@ -218,7 +218,7 @@ class Route:
 
 
 def codec_bytes(codec: str) -> float:
-    """Return the bytes that a number of the model takes through a codec. PlanError where there is no such codec."""
+    """Return a codec's bytes for an element of the model. PlanError: there is no such codec."""
     if kept := TOPK.fullmatch(codec):
         return TOPK_BYTES * float(kept[1])
     if codec not in CODEC_BYTES:
@@ -229,7 +229,7 @@ def codec_bytes(codec: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TrainingChoice:
-    """How members train between two rounds: a scheme with its options, plain values of JSON."""
+    """The scheme by which members train, with its options as plain values of JSON."""
 
     scheme: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -243,26 +243,27 @@ class TrainingChoice:
         return f"{self.scheme} every {self.local_steps} steps" if self.local_steps > 1 else self.scheme
 
 
-#: The logarithm of a factor as it is believed before a run: its mean and its standard deviation.
+#: The belief about a factor before a run: the mean and the standard deviation of the factor's logarithm.
 Prior = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeTraits:
-    """A scheme as the controller knows it before a run, to choose it live or not (`testbed.planning.conductor`)."""
+    """The properties of a scheme by which the controller chooses schemes live (`testbed.planning.conductor`)."""
 
-    #: The local steps to a round that are candidates.
+    #: The candidates for the number of local steps in a round.
     steps: tuple[int, ...]
-    #: γ, the worth of a step over one of flat all-reduce, horizon and codec aside; None for flat all-reduce itself.
+    #: γ, the worth of a step relative to a step of flat all-reduce, apart from horizon and codec; None for flat
+    #: all-reduce itself.
     worth: Prior | None = None
     #: γ where members step by an optimizer that normalizes gradients; None if that makes no difference.
     normalized: Prior | None = None
-    #: The codec that the scheme is made for, whose effect γ includes; None if the scheme goes with any codec.
+    #: The codec that the scheme is made for, whose effect γ includes; None if the scheme works with any codec.
     codec: str | None = None
     #: The only optimizer with which the scheme is a candidate; None for any.
     optimizer: str | None = None
-    #: Options with which the controller chooses the scheme, beside the local steps. The controller takes each round for
-    #: the exchange of all local steps before it, so that a scheme which may have more rounds is chosen without them.
+    #: The scheme's options under the controller, beside the local steps. The controller assumes that each round
+    #: exchanges all local steps before it, so options that would add further rounds are switched off.
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: Whether a round sets parameters to the members' plain mean. Only then does merging show the horizon: an outer
     #: optimizer moves by more than the mean change.
@@ -286,9 +287,9 @@ class Plan:
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     #: The policy that made the plan.
     policy: str = ""
-    #: The codec of tensors whose owners allow one; the sync library knows the names.
+    #: The codec of tensors that may be sent compressed; the sync library knows the names.
     codec: str = PLAIN_CODEC
-    #: Overlay edge `a->b` → its codec, in the place of `codec`.
+    #: Overlay edge `a->b` → its codec, instead of `codec`.
     link_codecs: Mapping[str, str] = field(default_factory=dict)
     #: Auxiliary routes in the order of preference. Routes of one pair have no inner member in common.
     auxiliary: tuple[Route, ...] = ()
@@ -303,7 +304,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch < 2**32:
-            text = f"the epoch {self.epoch} must be from 0 to 2^32 - 1, for which frames have room"
+            text = f"the epoch {self.epoch} must be from 0 to 2^32 - 1, the range of epochs in frames"
             raise PlanError(text, field="epoch", given=self.epoch)
         if self.chunk_bytes < 1024 or self.chunk_bytes % 8:
             text = f"chunk_bytes {self.chunk_bytes} must be a multiple of 8, at least 1024"
@@ -436,7 +437,7 @@ class Plan:
 
 
 def _in_newest_version(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a plan's value with the fields of today's version, whichever version wrote it.
+    """Return a plan's value with the fields of the newest version, whichever version wrote it.
 
     Plans of version 1 have neither keys, auxiliary routes nor groups, and the first ones no codecs. Plans of version 2
     have no local steps.

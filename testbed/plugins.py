@@ -1,7 +1,7 @@
 """Policies and forms of traces from users' files and from installed packages' entry points.
 
-`./mine.py` names a file that registers one policy, or that has the function `read` of a form. Another name that the
-project does not have is looked for among the entry points of a group.
+`./mine.py` names a file that registers one policy, or that has the function `read` of a form. Any other name that the
+project does not define is looked up among the entry points of a group.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_file(name: str) -> bool:
 
 
 def policy_named(name: str, options: Mapping[str, Any] | None = None) -> Policy:
-    """Return the policy of a name, a file or an entry point. PolicyError where it does not exist or can't be loaded."""
+    """Return the policy of a name, a file or an entry point. PolicyError: it does not exist or can't be loaded."""
     given = dict(options or {})
     if ALSO in given:
         if not isinstance(given[ALSO], str | list | tuple):
@@ -45,7 +45,7 @@ def policy_named(name: str, options: Mapping[str, Any] | None = None) -> Policy:
 
 
 def form_named(name: str) -> Callable[[str], Trace]:
-    """Return the function that makes a trace of a text: `read` in a file, or an entry point.
+    """Return the function that parses a text into a trace: `read` in a file, or an entry point.
 
     Raises:
         TraceError: The function does not exist or can't be loaded. The function raises no other errors either.
@@ -104,7 +104,7 @@ def _module(file: Path) -> ModuleType:
     module_spec = importlib.util.spec_from_file_location(f"testbed_plugin_{file.stem}_{len(_LOADED)}", file)
     assert module_spec is not None and module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module.__name__] = module  # dataclasses look themselves up there
+    sys.modules[module.__name__] = module  # dataclasses look up their module there
     sys.path.append(str(file.parent))  # for modules beside the file
     module_spec.loader.exec_module(module)
     return module
@@ -120,7 +120,7 @@ def _registered_by(what: str, load: Callable[[], object]) -> str:
         REGISTRY.update(before)
         raise PolicyError(f"{what} can't be loaded: {_placed(error)}", rule="not-loaded") from error
     names = [name for name, policy in REGISTRY.items() if before.get(name) is not policy]
-    wrong = "registers no policy" if not names else f"registers {', '.join(names)}: one a file" * (len(names) > 1)
+    wrong = "registers no policy" if not names else f"registers {', '.join(names)}, more than one" * (len(names) > 1)
     if taken := [name for name in names if name in before]:
         wrong = f"registers {taken[0]!r}, the name of another policy"
     if wrong:

@@ -2,7 +2,7 @@
 
     member                   controller
       Hello        ------------->             the address at which the member listens for its peers
-      Rejoin       ------------->             its plan and its round, where it lost the controller alone
+      Rejoin       ------------->             its plan and its round, after it lost only the controller
                    <-------------      Welcome its job, all addresses, the plan; sent once all members are there
       Report       ------------->             after each round: how its time was spent, what each peer's path carried
       Arrived      ------------->             during a round: what arrived so far
@@ -30,20 +30,20 @@ Members that gossip, by a scheme that goes on without a lost member, send Lost i
 other the controller removes the one that lost more of its neighbours, tells it to stop, and the others by Died.
 
 A plan takes force without a further message. The chunks of every round carry the successor that their contributors
-hold: the epoch of the plan that they were last asked to prepare, or the round's own epoch until they hold it. Where
-contributors name different ones, the round's own epoch is taken. The result comes back with the mean, so after round k
-all members know the same epoch for round k+1, and each of them holds that plan. Agreement thus needs no more than the
-barrier that the round is anyway: no member pauses for a swap, and a controller that dies during one leaves no member
-undecided. Confirm only makes the swap sooner: a root that knows that all members hold the plan says so with the means
-that it has still to make, whatever their contributors said when they sent theirs, which may be seconds ago on a slow
-path.
+hold: the epoch of the plan that they were last asked to prepare, or the round's own epoch until they hold that plan.
+If contributors name different epochs, the round's own is taken. The result comes back with the mean, so after round k
+all members know the same epoch for round k+1, and each of them holds that plan. Agreement thus needs only the barrier
+that a round is anyway: no member pauses for a swap, and a controller that dies during a swap leaves no member
+undecided. Confirm only makes the swap sooner: a root that knows that all members hold the plan names the plan in the
+means that it has still to make, whatever epoch the contributors' chunks named when they were sent, which may be
+seconds ago on a slow path.
 
 Rounds inside groups agree on nothing. There the root of the confirmed plan's first tree, which gets Confirm as all
-members do, asks the members how far they are, and tells them the round from which the plan holds (see
+members do, asks the members which round they are in, and tells them the round from which the plan holds (see
 sync/allreduce/early_swaps.py): no member waits for the next round among all, or for the controller.
 
-One plan at a time is asked for. A Prepare withdraws the plan of an earlier Prepare that is not in force yet. So a plan
-that a member could not hold, and that the controller dropped, is no successor any more where it is held.
+The controller asks for one plan at a time. A Prepare withdraws the plan of an earlier Prepare that is not in force yet.
+So a plan that one member could not hold, and that the controller dropped, is no longer a successor at other members.
 
 Every field is typed and bounded (see schema.py). A malformed message ends its sender, and nothing else.
 """
@@ -91,7 +91,7 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 
 #: The greatest epoch that a member may know. A restarted controller numbers plans from there, and needs room above it.
 MOST_EPOCH_KNOWN = 2**31
-#: The most runs of elements in an aborted round: a model of 1,000 chunks a member, each with a mean of its own.
+#: The most ranges of elements in an aborted round: a model of 1,000 chunks a member, each with a mean of its own.
 MOST_SPANS = 2**16
 #: The most fragments of a model that are merged one by one.
 MOST_FRAGMENTS = 4096
@@ -121,7 +121,7 @@ class Hello(ControlMessage, frozen=True):
     #: The member's own token, over TCP.
     token: Annotated[str, Meta(max_length=256)] = ""
     version: Number = PROTOCOL_VERSION
-    #: The member was there before and lost the controller alone: a Rejoin follows.
+    #: True if the member was in the run before and lost only the controller: a Rejoin follows.
     returns: bool = False
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class Hello(ControlMessage, frozen=True):
 
 
 class Rejoin(ControlMessage, frozen=True):
-    """From a member that reconnected: its state, from which a restarted controller goes on.
+    """From a member that reconnected: its state, from which a restarted controller continues.
 
     A message of its own, because it is as long as a plan. A Hello is short, so that the controller reads no long line
     of a sender that has not shown its token.
@@ -158,7 +158,7 @@ class Welcome(ControlMessage, frozen=True):
     keys: Keys = {}
     #: The time within which members renew their lease; 0 where the run is not elastic.
     lease_s: Seconds = 0.0
-    #: For a member that joins while the others train: the member that hands it the state after the last round before.
+    #: For a member that joins while the others train: the member that sends it the state after the round before.
     source: NameOrNone = ""
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class Prepare(ControlMessage, frozen=True):
     plan: Document
     #: The whole roster, where the plan has a new member.
     roster: Roster = {}
-    #: The member that hands the new member the state.
+    #: The member that sends the new member the state.
     source: NameOrNone = ""
     #: The secret that this member shares with the new one.
     keys: Keys = {}
@@ -200,7 +200,7 @@ class Report(ControlMessage, frozen=True):
     member: Name
     round: Number
     epoch: Number
-    #: Begin and end of the synchronization (Unix time).
+    #: The start and the end of the synchronization, in Unix seconds.
     started_s: Moment
     finished_s: Moment
     #: The real time of the step, and the time slept to reach the declared one.
@@ -211,12 +211,12 @@ class Report(ControlMessage, frozen=True):
     #: Updates that the plan asked for and the result did not hold, or held twice.
     lost: Count
     duplicated: Count
-    #: Peer → the seconds after the begin at which its last chunk arrived.
+    #: Peer → the seconds after `started_s` at which its last chunk arrived.
     waited: Annotated[Mapping[Name, Seconds], Meta(max_length=MOST_MEMBERS)] = {}
     peers: Annotated[tuple[PeerSample, ...], Meta(max_length=MOST_MEMBERS)] = ()
     #: The loss, and the accuracy where the round was evaluated.
     metrics: Metrics = {}
-    #: How long after its declared end the worst of the steps before the round ended.
+    #: The longest time by which a step before the round exceeded its declared time.
     late_s: Seconds = 0.0
     #: The time that the round's connections spent in sending and receiving chunks, and the time spent in adding them.
     #: Each is a sum over threads that work at the same time.
@@ -300,7 +300,7 @@ class Holding(ControlMessage, frozen=True):
 
 
 class Reconfigure(ControlMessage, frozen=True):
-    """From the controller: go on under this plan, which has the members that are left."""
+    """From the controller: continue under this plan, which has the remaining members."""
 
     plan: Document
     roster: Roster
@@ -431,7 +431,7 @@ def decode(line: bytes) -> ControlMessage:
 
 
 def checked_metrics(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:
-    """Return the figures as floats, as a report carries them.
+    """Return the figures as floats, for a Report's `metrics`.
 
     Raises:
         ProtocolError: There are more than MOST_METRICS, or a name is empty or has more than 64 characters.

@@ -91,7 +91,7 @@ class Result:
 
     @property
     def links(self) -> DataFrame:
-        """A row for each state of a link, with its begin: `rate_bps`, `delay_s`, `loss`, `up`."""
+        """A row for each state of a link, with its start: `rate_bps`, `delay_s`, `loss`, `up`."""
         return frames.links(self._record)
 
     @property

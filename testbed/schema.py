@@ -1,7 +1,7 @@
 """The parts of messages: types with bounds, the values in messages, and the decoding of bytes.
 
-The bounds are those of the possible, not of the usual: no working member writes a value beyond them. Numbers are finite
-wherever they come from JSON, which has no word for others.
+The bounds are far from usual values: no working member sends a value beyond them. Numbers from JSON are finite, since
+JSON can't express others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NameOrNone = Annotated[str, Meta(max_length=64, pattern=rf"^({_NAME})?\Z")]
 Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_MEMBERS)]
 Text = Annotated[str, Meta(max_length=MOST_TEXT)]
 Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
-#: A count that doubles, and so all JSON readers, hold exactly.
+#: A count that a double, and so every JSON reader, holds exactly.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 #: A duration: 30 years at most.
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -54,7 +54,7 @@ Address = tuple[Annotated[str, Meta(min_length=1, max_length=255)], Annotated[in
 Roster = Annotated[Mapping[Name, Address], Meta(max_length=MOST_MEMBERS)]
 #: Another member's name → the secret that two members share: 32 bytes, hexadecimal.
 Keys = Annotated[Mapping[Name, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]], Meta(max_length=MOST_MEMBERS)]
-#: Name of a figure → the figure; None where it is not finite, as the loss of a training that diverged.
+#: Name of a figure → the figure; None if it is not finite, such as the loss of diverged training.
 Metrics = Annotated[
     Mapping[Annotated[str, Meta(min_length=1, max_length=64)], float | None], Meta(max_length=MOST_METRICS)
 ]
@@ -77,7 +77,7 @@ T = TypeVar("T")
 
 
 class ProtocolError(DetailedError, ValueError):
-    """Bytes or a value that are no message, or that no working member would send."""
+    """Bytes or a value that are not a message, or that no working member would send."""
 
 
 def check_name(name: str) -> None:
@@ -98,13 +98,13 @@ def brief(text: str) -> str:
 
 
 def decode_as(decoder: msgspec.json.Decoder[T], data: bytes | memoryview) -> T:
-    """Return the value of JSON. ProtocolError where it is not of the decoder's type."""
+    """Return the value of JSON. ProtocolError: it is not of the decoder's type."""
     with protocol_errors():
         return decoder.decode(data)
 
 
 def convert_to(kind: Any, value: Any) -> Any:
-    """Return plain values of JSON as a value of this type. Raises ProtocolError where they do not fit."""
+    """Return plain values of JSON as a value of this type. ProtocolError: they do not fit the type."""
     with protocol_errors():
         return msgspec.convert(value, kind)
 
@@ -145,7 +145,7 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Job:
-        """Return the job in a mapping. ProtocolError where the mapping is no job."""
+        """Return the job in a mapping. ProtocolError: the mapping is not a job."""
         job: Job = convert_to(cls, value)
         return job
 
@@ -160,7 +160,7 @@ class NodeConfiguration(Struct, frozen=True, forbid_unknown_fields=True):
     targets: Names
     #: Source → its weight in the average; the member's own name is among them.
     weights: Annotated[Mapping[Name, Weight], Meta(max_length=MOST_MEMBERS)]
-    #: All members that may send to this one; it stays until they are done.
+    #: All members that may send to this one; this member stays until they are done.
     partners: Names
     #: The protocol's own values: Hop's rules; Prague's `generator` and FedAsync's `server` (the member that runs it);
     #: AD-PSGD's `active`; a leader's workers (`site`); a worker's `leader`; the values of StaggeredRules.
@@ -174,7 +174,7 @@ class NodeConfiguration(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> NodeConfiguration:
-        """Return the configuration in a mapping. Raises ProtocolError where the mapping does not fit."""
+        """Return the configuration in a mapping. ProtocolError: the mapping does not fit."""
         configuration: NodeConfiguration = convert_to(cls, value)
         return configuration
 
@@ -210,16 +210,16 @@ class PeerSample(Struct, frozen=True, forbid_unknown_fields=True):
     """The path to a next hop over one round, measured by the sender's own sockets."""
 
     peer: Name
-    #: Bytes that were acknowledged while the socket was backlogged and not limited by the receiver, and the seconds for
-    #: which it was: bytes/busy_s is the path's throughput.
+    #: Bytes that were acknowledged while the socket was backlogged and not limited by the receiver, and the seconds of
+    #: that time: bytes/busy_s is the path's throughput.
     bytes: Count
     busy_s: Seconds
-    #: The least round trip.
+    #: The least round trip in seconds.
     rtt_s: Seconds
     #: Retransmitted segments.
     retransmits: Count
     #: The kernel's own estimate, over the last round trip that was limited by the path. It needs less data than
-    #: bytes/busy_s, on which a slow start and the way back of the last acknowledgement weigh.
+    #: bytes/busy_s, which slow start and the delay of the last acknowledgement lower.
     delivery_bytes_s: Rate = 0.0
     #: The mean time that a frame waited before it was sent.
     queued_s: Seconds = 0.0

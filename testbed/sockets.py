@@ -1,9 +1,9 @@
-"""Sockets between processes: addresses of Unix sockets, ends that vanish, and mutual TLS between machines.
+"""Sockets between processes: addresses of Unix sockets, peers that vanish, and mutual TLS between machines.
 
 Under TLS both ends of a connection show a certificate of one authority, with their name in it. A folder holds what one
 machine needs for it (`testbed certificates` makes the folders):
 
-    authority.pem     the authority's certificate, which proves those of others; the same for all
+    authority.pem     the authority's certificate, by which peers' certificates are checked; the same for all
     certificate.pem   the machine's own certificate
     key.pem           the key of that certificate; nobody else may read it
 
@@ -26,8 +26,8 @@ CONTROLLER = "controller"
 
 #: Keep-alive on connections of a member and the controller: the seconds until an idle connection is probed, the seconds
 #: between probes, and the unanswered probes that end the connection. A member's machine may vanish while the member
-#: waits for a training; without probes its name would stay taken. Probes notice it in two minutes, by default in two
-#: hours.
+#: waits for training to begin; without probes its name would stay taken. These probes notice that in two minutes, the
+#: kernel's own in two hours.
 ALIVE_IDLE_S, ALIVE_EVERY_S, ALIVE_PROBES = 60, 15, 4
 #: Seconds for which the other end may be silent, or leave what was sent to it unread.
 SILENT_S = ALIVE_IDLE_S + ALIVE_EVERY_S * ALIVE_PROBES
@@ -82,12 +82,12 @@ class Tls:
         try:
             if mode := key.stat().st_mode & 0o077:
                 raise TlsError(f"{key}: others may read this key (mode {mode:o}); run: chmod 600 {key}")
-            #: For connections that come in.
+            #: The context of incoming connections.
             self.server = _context(ssl.PROTOCOL_TLS_SERVER, folder)
-            #: For connections that are made from here.
+            #: The context of outgoing connections.
             self.client = _context(ssl.PROTOCOL_TLS_CLIENT, folder)
-            # Tickets are for peers that come again. A sender never reads, and what is unread as it closes resets the
-            # connection.
+            # Session tickets are for peers that reconnect. A sender never reads them, and unread bytes at its close
+            # would reset the connection.
             self.server.num_tickets = 0
         except OSError as error:  # also ssl's errors
             files = f"{AUTHORITY}, {CERTIFICATE} and {KEY}"
@@ -96,11 +96,11 @@ class Tls:
             ) from error
 
     def accepted(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Return a connection that came in, under TLS; its handshake is still to be done."""
+        """Wrap an incoming connection in TLS and return it; the caller does the handshake."""
         return self.server.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def opened(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Return a connection that was made from here, under TLS; its handshake is still to be done."""
+        """Wrap an outgoing connection in TLS and return it; the caller does the handshake."""
         return self.client.wrap_socket(connection, do_handshake_on_connect=False)
 
 

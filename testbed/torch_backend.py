@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """Register the backend `wan` with PyTorch; with TESTBED_BACKEND=wan, also put it in the place of gloo.
+    """Register the backend `wan` with PyTorch; with TESTBED_BACKEND=wan, also replace gloo by it.
 
     Raises:
         ValueError: TESTBED_BACKEND names another backend.

@@ -1,4 +1,4 @@
-"""A worker's training, and the speed at which it pretends to compute. A run sends it; the library only passes it on."""
+"""A worker's training and its declared compute. A run sends the workload; the sync library only passes it on."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Workload:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Workload:
-        """Return the workload that `to_json` wrote. ValueError where the mapping is no workload."""
+        """Return the workload that `to_json` wrote. ValueError: the mapping is not a workload."""
         try:
             speeds = tuple((float(at_s), float(speed)) for at_s, speed in value.get("speeds", ()))
             return cls(**{**value, "sites": tuple(value.get("sites", ())), "speeds": speeds})
