@@ -155,7 +155,7 @@ def _interruptible(on: On) -> AbstractContextManager[None]:
 def _make(on: On, strict: bool, display: Display, renew: bool = False) -> Make:
     """Return the function that makes runs: one after another on this machine, or on the hosts of a cluster.
 
-    With `renew`, this machine builds the runs' images again before the first run, so that all runs have the same ones.
+    With `renew`, this machine builds the runs' images again before the first run, so all runs have the same images.
     """
     if on is not None:
         from testbed.scaleout.sweep_on_ray import OnRay

@@ -3,7 +3,7 @@
 Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't;
 130 interrupted.
 
-A command lets errors through. `Verbs`, the boundary around all commands, turns each into a text and its exit code.
+Commands do not catch errors: `Verbs`, the group of all commands, turns each error into a text and an exit code.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def interruptible_verb(then: str) -> Iterator[None]:
 
 
 def need_root() -> None:
-    """Exit unless the user is root, who alone can make networks and enter them."""
+    """Exit unless the user is root: only root can make networks and enter them."""
     if os.geteuid() != 0:
         raise fail(CANNOT, "making and entering networks needs root; run it with sudo")
 

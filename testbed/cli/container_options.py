@@ -111,7 +111,7 @@ def program_containers(options: ContainerOptions) -> ProgramContainers:
 
 
 def renew_images(experiments: Sequence[Experiment], display: Display) -> None:
-    """Build the images that the commands of one file's experiments run in again, each once.
+    """Build again, once each, the images in which the commands of one file's experiments run.
 
     Raises:
         SpecError: No experiment names an image, or one names an image that is not built here.
@@ -124,9 +124,9 @@ def renew_images(experiments: Sequence[Experiment], display: Display) -> None:
     named = [program.image_from(folder) for program, folder in programs if program is not None]
     images = list(dict.fromkeys(image for image in named if image is not None))
     if not images:
-        rule = "names no image, and --renew-image builds that of a Dockerfile or requirements file again"
+        rule = "names no image, and --renew-image needs a Dockerfile or a requirements file"
         raise SpecError(
-            experiments[0].file, [Fault("train.image", rule, "leave --renew-image out; `make update` renews the usual")]
+            experiments[0].file, [Fault("train.image", rule, "leave the option out; `make update` renews the default")]
         )
     client = engine.connect()
     for image in images:

@@ -55,7 +55,7 @@ def overrides(pairs: list[str]) -> dict[str, str]:
 
 
 def need_root_for(experiment: Path, changes: dict[str, str]) -> None:
-    """Exit unless the user is root, who alone can make networks; before, raise SpecError for a wrong experiment."""
+    """Raise SpecError for a wrong experiment; else exit unless the user is root, since only root can make networks."""
     from testbed.spec.experiment import Experiment
 
     if os.geteuid() != 0:
@@ -148,7 +148,7 @@ def tell_reasons(outcome: Executed) -> None:
 
 
 def _summary(outcome: Executed) -> dict[str, Any]:
-    file = outcome.directory / "summary.json"  # not there where the disk is full
+    file = outcome.directory / "summary.json"  # missing if the disk is full
     return json.loads(file.read_text()) if file.exists() else {"verdict": outcome.verdict, "reasons": []}
 
 

@@ -55,7 +55,7 @@ def list_experiments() -> None:
 
 @topology_app.callback()
 def topology() -> None:
-    """List the topologies that come with the testbed, or make one from a graph that others drew or measured."""
+    """List the topologies that come with the testbed, or make one from the file of a graph."""
 
 
 @topology_app.command("list")

@@ -162,7 +162,7 @@ def _shown_page(network: str) -> str:
 
 @contextmanager
 def _faults_of_options() -> Iterator[None]:
-    """Name options where faults name the fields of an experiment's `train`, which is made of them. Exit with 2."""
+    """Print faults of the experiment's `train`, with the options that its fields came from. Exit with 2."""
     from testbed.spec.errors import SpecError
 
     try:

@@ -170,7 +170,7 @@ def down() -> None:
 
 def certificates(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="where to keep them; an authority that is there is used again")
+        Path, typer.Argument(metavar="FOLDER", help="the folder for the certificates; an authority in it is used again")
     ],
     members: Annotated[list[str], typer.Argument(metavar="MEMBER…", help="the names of the members")],
 ) -> None:

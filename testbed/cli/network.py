@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import docker
 
 
-#: The form of a network's name, as of a topology's: it becomes part of the containers' names.
+#: The pattern of a network's name, the same as of a topology's: the name becomes part of the containers' names.
 NEW_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ def clean(
     done = _with_engine((lambda client: cleanup.clean(client, name)) if ends_all else cleanup.clean_crashed)
     found = {"network": done.networks, "container": done.containers, "process": done.processes}
     typer.echo(f"removed: {', '.join(count(len(there), noun) for noun, there in found.items())}")
-    # A run that was ended owns its network for a moment more, while it looks for what is left.
+    # A run that was just ended still owns its network while it looks for remains.
     for network in () if ends_all else label.networks():
         if (owner := label.owner(network)) is not None:
             typer.echo(
@@ -146,7 +146,7 @@ def _listed() -> list[str]:
 
 
 def _with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
-    """Return what `action` returns, given a client of the Docker engine. Exit if the engine can't do its part."""
+    """Return what `action` returns, given a client of the Docker engine. Exit if the engine fails."""
     from testbed.emulation.cleanup import with_engine
     from testbed.emulation.containers.engine import EngineError
 
@@ -175,7 +175,7 @@ def chosen_network_or_run(name: str | None) -> str:
 
 
 def _chosen(name: str | None, names: list[str], start: str) -> str:
-    """Return the network that is meant. Where none is up, the error's remedy is `start`."""
+    """Return the network called `name`, or the only one. `start` is the error's remedy if no network is up."""
     if name in names:
         return name
     if name is None and len(names) == 1:
@@ -184,8 +184,8 @@ def _chosen(name: str | None, names: list[str], start: str) -> str:
     if name is not None:
         raise bad_input(f"--name {name}: no such network is up", f"one of {there}" if names else start)
     if not names:
-        raise bad_input("which network? none is up", start)
-    raise bad_input(f"which network? up: {there}", f"--name with one of {there}")
+        raise bad_input("no network is up", start)
+    raise bad_input(f"several networks are up: {there}", f"--name with one of {there}")
 
 
 def new_name(name: str) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     R = TypeVar("R", View, Plan)
 
-#: At most this many chunks times hops are simulated, about half a minute; larger plans have the fluid prediction alone.
+#: At most this many chunks times hops are simulated, in about half a minute; larger plans only get a fluid prediction.
 SIMULATED_HOPS = 500_000
 
 
@@ -59,7 +59,7 @@ def planned(
 ) -> tuple[Plan, dict[str, Any], bool]:
     """Return the plan, its figures in seconds and bytes, and whether its policy is one of the project's.
 
-    Exit with bad input for arguments that make no sense.
+    Exit with bad input for missing or contradictory arguments.
     """
     from testbed.plan import Plan
     from testbed.planning import BoundError, PolicyError, View
@@ -82,7 +82,7 @@ def planned(
         chosen = policy_named(asked.policy, asked.options)
         try:
             made = chosen.replan(seen, _recorded(last, Plan, "plans/0000.json")) if last else chosen.plan(seen)
-            why = json.loads(json.dumps(chosen.explain(seen, made)))  # a file's policy may return what is not for JSON
+            why = json.loads(json.dumps(chosen.explain(seen, made)))  # a user's policy may return values beyond JSON
         except Exception as error:
             raise fail(BAD_INPUT, refusal(chosen, error)) from None
         least = bound(seen)

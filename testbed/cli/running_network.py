@@ -26,7 +26,7 @@ class LinkCommands(TyperGroup):
     """The group `link`. It also reads the older form, in which the link's name or an option follows `link`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a command line, after naming the hidden command where the line is of the older form."""
+        """Parse a command line. In a line of the older form, insert the name of the hidden command first."""
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = [OLDER_LINK, *args]
         return super().parse_args(ctx, args)
@@ -93,7 +93,7 @@ def status(name: Name = None, json_: Json = False) -> None:
     for each in names:
         try:
             found.append(_answer(each, lambda network: network.status()))
-        except RequestFailed as error:  # one network hides no other
+        except RequestFailed as error:  # the failure of one network must not hide the others
             silent.append(f"{each}: {error}")
     # A running experiment has a network too; a killed testbed may have left one.
     left = [other for other in label.networks() if name is None and other not in names]
@@ -196,7 +196,7 @@ def worker() -> None:
 @worker_app.command()
 def add(
     site: Annotated[
-        str, typer.Argument(metavar="SITE", help="the site's name; the worker gets what the site's workers have")
+        str, typer.Argument(metavar="SITE", help="the site's name; the worker has the limits of the site's others")
     ],
     name: Name = None,
     json_: Json = False,
@@ -227,7 +227,7 @@ def restart(worker: Worker, name: Name = None) -> None:
 
 
 def _answer(name: str, ask: Callable[[ApiClient], T]) -> T:
-    """Return what `ask` returns, given a client of the network's API. RequestRefused or RequestFailed as there."""
+    """Return what `ask` returns, given a client of the network's API. Raises RequestRefused or RequestFailed."""
     from testbed.emulation.daemon import client
 
     return ask(client(name))

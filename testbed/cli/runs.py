@@ -154,7 +154,7 @@ def check(
         ),
     ] = 0.1,
 ) -> None:
-    """Check whether a run passes, or whether a file is right.
+    """Check whether a run passes, or whether a file is valid.
 
     A run passes if its verdict is `trusted` and its rounds are no longer than a baseline's; else the exit code is 1.
     A topology, experiment, sweep, hosts file, trace, plan or view is summarized, or its fault named with exit code 2.

@@ -20,7 +20,7 @@ from testbed.run.terminal.display import REFRESH_PER_S, printing, time_left, tim
 
 
 class SweepProgress:
-    """Shows the progress of runs while it is entered. A run's own progress stands below the table."""
+    """Shows the progress of runs inside its context. The progress of the present run is below the table."""
 
     def __init__(self, console: Console, compared: Comparison) -> None:
         self._console = console

@@ -160,7 +160,7 @@ def print_plan(plan: Plan, figures: Mapping[str, Any], own: bool) -> None:
             f", {figures['ratio_to_lower_bound']:.2f} times the lower bound of {figures['lower_bound_seconds']:.3f} s, "
             f"{figures['ratio_to_bound']:.2f} times the bound without delays, {figures['bound_seconds']:.3f} s"
         )
-    gap = f" (which is known to {figures['bound_gap']:.1%})" if figures["bound_gap"] > SHOWN_GAP else ""
+    gap = f" (a bound known to within {figures['bound_gap']:.1%})" if figures["bound_gap"] > SHOWN_GAP else ""
     console.print(
         f"{plan.policy}: {count(len(plan.members), 'member')}, chunks of {text.size(plan.chunk_bytes)}, "
         f"{count(len(plan.auxiliary), 'auxiliary route')}\n"

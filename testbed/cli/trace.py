@@ -125,7 +125,7 @@ def _write(target: Path, trace: Trace, comments: list[str]) -> None:
         write_csv(target, trace, comments)
     else:
         schedule = schedule_of(trace)
-        step_s = STEP_S * ceil(schedule.duration_s / STEP_S / MOST_ROWS)  # an error is over MOST_ROWS windows at most
+        step_s = STEP_S * ceil(schedule.duration_s / STEP_S / MOST_ROWS)  # the error has MOST_ROWS windows at most
         error = Resampled(trace, STEP_S, schedule).error(step_s)
         comments += [
             f"{len(schedule.milliseconds)} packets; error of the bytes delivered: {error:.2%} in {step_s:g} s windows",
@@ -217,7 +217,7 @@ def _generate(target: Path, generator: generators.Generator) -> None:
         raise TraceError(f"{target}: a generated trace is CSV; name it .csv, then use `testbed trace convert`")
     check_new([target])
     trace = generator.trace()
-    with_possible_rates(trace.rows)  # a noise of nan, or twice a mean of 60 Gbit/s, makes rates that no reader takes
+    with_possible_rates(trace.rows)  # a noise of nan, or twice a mean of 60 Gbit/s, makes rates that the reader refuses
     write_csv(target, trace, [str(generator)])
     _print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s")
 
