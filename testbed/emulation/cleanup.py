@@ -1,4 +1,4 @@
-"""Clean-up of what testbeds left: finds only what carries our label, and ends processes by their ids."""
+"""Clean-up after testbeds: finds only containers and processes with our label, and ends processes by their ids."""
 
 from __future__ import annotations
 

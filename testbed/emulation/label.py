@@ -72,8 +72,8 @@ def labelled(network: str) -> Iterator[Path]:
         os.environ[ENVIRONMENT] = network
         yield state_folder(network)
     finally:
-        # Networks that overlap may end in any order. The label of one that goes on stays. That of one that has ended is
-        # not given back: `testbed network clean` would kill what this process starts later.
+        # Networks of one process may end in any order. The label of a network that is still up stays. The label of an
+        # ended network is not restored: `testbed network clean` would kill programs that this process starts later.
         if os.environ.get(ENVIRONMENT) == network:
             if outer is None or owner(outer) is None:
                 del os.environ[ENVIRONMENT]

@@ -1,4 +1,4 @@
-"""Testbed: a context manager that builds one network with its workers, and removes all of it at the end; its links.
+"""Testbed: a context manager that builds one network with its workers and live links, and removes all at the end.
 
 name -> shaper -> routers and links -> workers -> replay
       everything is removed in the reverse order  <-'
@@ -187,7 +187,7 @@ class Testbed:
             SpecError: The file is wrong, or containers may not read the files they are given.
             ModuleNotFoundError: Mininet is missing.
         """
-        import mininet  # noqa: F401 - a lack of it is reported before a worker image is made
+        import mininet  # noqa: F401 - a missing Mininet is reported before a worker image is built
 
         self._topology = topology if isinstance(topology, Topology) else Topology.load(Path(topology))
         self.name = name or self._topology.name
@@ -250,7 +250,7 @@ class Testbed:
         return Network(self.name, topology, shaper, self._observer, self._fit_transport)
 
     def build(self) -> None:
-        """Build routers and links, configured or at the begin of their traces. Raises ShapingError, SwitchError."""
+        """Build routers and links, configured or at the start of their traces. Raises ShapingError, SwitchError."""
         sites, links = count(len(self._topology.sites), "site"), count(len(self._topology.links), "directed link")
         with self._step(f"{sites}, {links}, {self.network.shaper.name} shaping"):
             self.network.build()
@@ -312,7 +312,7 @@ class Testbed:
         return LiveLinks(self.network)
 
     def swap(self, topology: Topology | str | Path) -> SwapResult:
-        """Become another network by difference: what stays the same keeps its connections.
+        """Change into another network; hosts and links that both networks have keep their connections.
 
         A worker whose limits change gets another container. If the swap fails, the error is raised and the network is
         as before, except that changed workers lost their connections.

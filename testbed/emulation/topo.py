@@ -8,10 +8,10 @@
     print(net["toronto-w0"].cmd("ping -c 3", net["tokyo-w0"].IP()))
     net.stop()
 
-Workers are namespaces with the host's file system, not containers. Links have their configured state, or the begin of
+Workers are namespaces with the host's file system, not containers. Links have their configured state, or the start of
 their traces. The first shaping backend that works on this machine shapes them, also without netem in the kernel; if
-none works, ShapingError is raised. The site's switch is the first one that works, or the one that the file names; if
-that one does not work, SwitchError is raised.
+none works, ShapingError is raised. The site's switch is the first that works, or the switch that the file names; if
+the named switch does not work, SwitchError is raised.
 """
 
 from __future__ import annotations

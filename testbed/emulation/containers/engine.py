@@ -55,7 +55,7 @@ LOG_TAIL_LINES = 15
 CONNECTING = " module=grpc"
 #: Where `dockerd` writes its process id, and that of the `containerd` which it starts.
 PID_FILES = {"dockerd": Path("/var/run/docker.pid"), "containerd": Path("/var/run/docker/containerd/containerd.pid")}
-#: How the log ends when `dockerd` gave its `containerd` up, which has 15 s to start.
+#: The end of the log when `dockerd` gave up waiting for its `containerd`, which has 15 s to start.
 CONTAINERD_LATE = "timeout waiting for containerd to start"
 
 log = logging.getLogger(__name__)
@@ -64,9 +64,9 @@ log = logging.getLogger(__name__)
 #: The variable with the folder of a Docker client's configuration.
 CONFIGURATION = "DOCKER_CONFIG"
 _CONFIGURING = threading.Lock()
-#: The folder of a configuration that comes with the package, since a full disk has no room for one, and Docker's client
-#: only reads it. A client without any credentials reads the user's again before each build, so it gets empty ones for
-#: no registry.
+#: The folder of a client configuration that comes with the package, since a full disk has no room for a new one, and
+#: Docker's client only reads it. A client without any credentials reads the user's again before each build, so the
+#: configuration has empty credentials for a registry that does not exist.
 NO_CREDENTIALS = Path(__file__).with_name("client")
 
 #: For manifests: the parts of the user's Docker client configuration that are used.
@@ -463,7 +463,7 @@ def check_namespace(client: docker.DockerClient) -> None:
 def listener_pid() -> int:
     """Return the process id that listens at the engine's socket; 0 if it is in another PID namespace.
 
-    With socket activation that is systemd's. Raises EngineGoneError if nobody listens.
+    With socket activation, that process is systemd. Raises EngineGoneError if no process listens.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         try:

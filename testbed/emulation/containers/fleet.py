@@ -259,7 +259,7 @@ class Fleet:
             return "together with its container, which was removed"
 
     def deaths(self) -> dict[str, str]:
-        """Return how each worker's program ended that ended with an error."""
+        """Return how the program ended of each worker whose program ended with an error."""
         dead = [worker for worker, runs in self.running().items() if not runs]
         return {worker: self.death(worker) for worker in dead if self.exit_code(worker) != 0}
 

@@ -7,12 +7,11 @@ Three images build on one another, each tagged with a hash of its content:
     testbed-worker  + data, user, code                               + both, file by file; rebuilt in 2 s
 
 An image's content is known only once it is built, because Debian's mirror and pip's index change. An image is found by
-a label with the hash of its recipe: the files of this checkout that define how it is built. So it is built once and
-stays the same while they do; `make update` builds it again from the mirror's present packages. Its labels list its
-packages.
+a label with the hash of its recipe: the files of this checkout that define how it is built. So an image is built again
+only if these files change, or by `make update`, from the mirror's present packages. Its labels list its packages.
 
-BASE_IMAGE in the environment names another base: any image with a `python3`. If it has a torch (one with CUDA, say),
-that one is used instead of ours. It must be set to the same image for set-up and for runs.
+BASE_IMAGE in the environment names another base: any image with a `python3`. If that image has PyTorch (with CUDA, for
+example), its PyTorch is used instead of ours. BASE_IMAGE must name the same image at set-up and for runs.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ WORKER_CODE = (
     "worker/**/*.py",
 )
 
-#: The begin of the tags that images get here. Other tags are a user's, and keep their image.
+#: The prefix of the tags that images get here. Other tags are a user's, and their images are kept.
 OWN_TAG = "testbed-"
 #: The kind of an image, on every image made here; only images with this label are ever removed.
 KIND_LABEL = "testbed.image"
@@ -118,7 +117,7 @@ debian = {each["Package"]: each["Version"] for each in fields if len(each) == 2}
 print(json.dumps({"python": dict(sorted(python.items())), "debian": debian}))
 """
 
-#: The begin of the network label of probe containers, by which `testbed network clean` finds one that a probe left.
+#: The prefix of the network label of probe containers, by which `testbed network clean` finds remaining ones.
 PROBE_NETWORK = "image-probe"
 #: The seconds that a probe's program may take. PyTorch's steps, the longest, take 5 s on two busy cores; a program of
 #: a stranger's image may never end.
@@ -135,7 +134,7 @@ class ImageError(EmulationError):
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
-    """The hashes of the recipes of the three images at present. For a foreign base it is the image's ID."""
+    """The hashes of the present recipes of the three images. A foreign base has its image's ID instead of a hash."""
 
     base: str
     torch: str
@@ -248,7 +247,7 @@ def _packages_asked(client: docker.DockerClient, identifier: str) -> dict[str, d
     try:
         found |= _packages_told(python_output(client, identifier, PACKAGES))
     except engine.EngineError:
-        return found  # a machine that is less busy may know them in time
+        return found  # a less busy machine may list the packages in time
     except (APIError, ContainerError, RecursionError, ValueError):
         pass  # it has no Python, or an unknown one
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -388,12 +387,12 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
         wanted = "".join(package.requirement for package in requirements.chosen(packages, *target))
     except LockError as error:
         raise ImageError(str(error)) from error
-    # A directory for every set of inputs: in a shared one there could be two versions of a package.
+    # A directory for every set of inputs: a shared directory could hold two versions of a package.
     needed = [package.requirement for package in requirements.closure(lock, packages)]
     directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *needed])}"
     directory.mkdir(parents=True, exist_ok=True)
     listed = directory / "requirements.txt"
-    # pip takes a file that another one is still writing for a broken one, and removes it.
+    # pip takes a file that another pip is still writing for a broken file, and removes it.
     with directory.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         listed.write_text(wanted)

@@ -1,6 +1,6 @@
 """Limits of a container: memory, processes, open files, log, and writable file systems.
 
-They and RESTRICTIONS hold for every container that the testbed starts, whatever its image says.
+These limits and RESTRICTIONS hold for every container that the testbed starts, whatever its image says.
 
 A memory limit declared in the topology is used as it is. Workers that declare none share the rest:
 
@@ -30,7 +30,7 @@ from testbed.spec.units import SHM_BYTES, SIZES, TMP_BYTES
 USER_ID = 10001
 USER = f"{USER_ID}:{USER_ID}"
 
-#: Half of a process's default (1024), so that the emulation itself is served first.
+#: The CPU weight of a container: half of a process's default (1024), so that the emulation itself has priority.
 CPU_SHARES = 512
 
 #: The settings for the engine's client that no image changes.
@@ -51,7 +51,7 @@ OUT = "/out"
 #: The folder in a container with changes that programs make in the files that they were given
 #: (`launch.working_folder`). Only root may read it.
 CHANGES = "/run/testbed-changes"
-#: The number of files in each of the two; each takes some 1 KiB of the kernel's memory.
+#: The most files in each of OUT and CHANGES; a file takes some 1 KiB of the kernel's memory.
 MOST_FILES = 16_384
 
 #: The folders in a container with the kernel's own file systems, where an image may have no volume.
@@ -64,15 +64,15 @@ CONTROL_GROUP_TYPES = ("cgroup", "cgroup2")
 #: kernel's file cache.
 RESERVE_BYTES = 1 << 30
 
-#: A program that does nothing takes 6 MiB, and the engine refuses lower limits.
+#: The least memory of a container: a program that does nothing takes 6 MiB, and the engine refuses lower limits.
 LEAST_BYTES = 16 << 20
 
-#: Processes and threads of PyTorch and its libraries, which start one a core.
+#: The most processes and threads of PyTorch and its libraries, which start one per core.
 PIDS = 512
 #: Threads that send to and receive from each other member, up to 16 streams each way.
 PIDS_A_MEMBER = 32
 
-#: Each connection to another member takes one, and a thread beside it.
+#: The most open files: each connection to another member takes one, and a thread beside it.
 OPEN_FILES = 8192
 
 #: The engine keeps this much of a container's log, in LOG_FILES files; the oldest is dropped first.

@@ -169,7 +169,7 @@ def _with_requirements(client: docker.DockerClient, file: Path, progress: Progre
     recipe = image.hash_of([*_recipe_above_worker(worker, entries), *wanted.digests(RUNS.resolve())])
     if not renew and (tag := image.find(client, "requirements", recipe)):
         return tag
-    # A folder of its own: in a shared one there could be two versions of a package.
+    # A folder of its own: a shared folder could hold two versions of a package.
     with image.timed_progress(progress, f"image with {file}"), tempfile.TemporaryDirectory(dir=image.BUILD) as scratch:
         python, there = image.probe_python(client, worker)
         held = image.packages_in(client, worker)["python"]
@@ -294,7 +294,7 @@ def _built(client: docker.DockerClient, file: Path, progress: Progress, renew: b
         except APIError as error:
             said = f"{error.explanation}{buildkit_hint(file)}"
             if error.status_code == BAD_REQUEST:
-                raise SpecError(file, [Fault("image", said, "what a Dockerfile may say")]) from error
+                raise SpecError(file, [Fault("image", said, "a valid Dockerfile")]) from error
             raise ImageError(f"Building {file} failed: {said}") from error
         except (TypeError, OSError) as error:  # Docker's client could not read a file of the folder
             if getattr(error, "errno", None) is not None:

@@ -38,7 +38,7 @@ def networks_of_runs() -> list[str]:
 def client(network: str) -> ApiClient:
     """Return a client of a network's API. If no process serves it, each request fails."""
     path = _socket(network, RUN_SOCKET)
-    remedy = f"`testbed network clean --name {network}` takes it away"
+    remedy = f"`testbed network clean --name {network}` removes it"
     return ApiClient(path if path.exists() else _socket(network, SOCKET), f"the network {network}", remedy)
 
 
@@ -85,7 +85,7 @@ def bring_up(
             stdout=subprocess.PIPE,
             # Not this process's stderr: the owner's children keep it open, and a pipe's reader would wait for them.
             stderr=complaints,
-            # Without the labels of another network and launch, in whose host this may run: their end kills by labels.
+            # Without the labels of a network and a launch on whose host this may run: their end would kill the process.
             env={name: value for name, value in os.environ.items() if name not in (label.ENVIRONMENT, label.LAUNCH)},
             text=True,
             start_new_session=True,  # it outlives this terminal, and does not get its Ctrl-C

@@ -51,7 +51,7 @@ class ProgressPipe:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Report the begin and the end of a step."""
+        """Report the start and the end of a step."""
         self.send({"step": title})
         yield
         self.send({"done": title})

@@ -52,9 +52,9 @@ EVENTS = 1000
 
 
 class NetworkSubject(Subject):
-    """Carries out the API's requests on a network that is up, in `executor`. `tell` is called when something happened.
+    """Carries out the API's requests on a network that is up, in `executor`. `tell` is called after each event.
 
-    `history` is the testbed's observer, which knows the states that links came to have.
+    `history` is the testbed's observer, which records the links' states.
     """
 
     def __init__(self, testbed: Testbed, history: History, executor: Executor) -> None:
@@ -99,7 +99,7 @@ class NetworkSubject(Subject):
                 return {}
             case Stop():
                 self._happened("stop", request.reason)
-                os.kill(os.getpid(), signal.SIGTERM)  # as `down` ends it
+                os.kill(os.getpid(), signal.SIGTERM)  # as `testbed network down` does
                 return {}
         raise ApiProblem(NOT_HERE, request.REFUSED if isinstance(request, HttpRequest) else NOT_OURS)
 

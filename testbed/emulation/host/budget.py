@@ -1,10 +1,10 @@
 """The capacity of this host, measured once and kept: bits per second summed over all links, and training steps.
 
 The trial network is a star of eight sites whose 16 directed links of 40 Mbit/s are all kept full by TCP, as in a busy
-experiment. The budget is the rate that arrives over all links together, divided by the share of the processors that it
-took: what the host carries when it does nothing else. Other work during the trial counts against it. (Fewer, faster
-links would flatter the host, because TCP makes larger super-packets at higher rates: four flows over gigabit links
-showed 2.5 Gbit/s on two cores.)
+experiment. The budget is the rate that arrives over all links together, divided by the share of the processors that
+the trial took: the rate that the host carries when it does nothing else. Other work during the trial lowers the budget.
+(Fewer, faster links would overstate the capacity, because TCP makes larger super-packets at higher rates: four flows
+over gigabit links showed 2.5 Gbit/s on two cores.)
 
 Hosts change, and other work distorts a measurement. So a budget records when it was measured and how much other work
 ran, and is measured again when it is old, or when a run has shown that it is wrong.

@@ -1,4 +1,4 @@
-"""The present and future state of each link, computed from four sources, its way into the shaper, and its history.
+"""The present and future state of each link: computed from four sources, sent to the shaper, and recorded.
 
 configured state  <-  trace row  <-  change asked for  <-  down
 

@@ -226,7 +226,7 @@ class Network(Mininet):
         before_routes: BeforeRoutes = lambda _: None,
         holders: Mapping[str, ProcessIdentity] | None = None,
     ) -> NetworkSwap:
-        """Become another network by difference: what stays the same is not touched.
+        """Change into another network; hosts and links that both networks have are not touched.
 
         `before_routes` is called with the names of the new links, before any packet passes them. `holders` has the
         process in the container of each worker that is new or gets another container; without it, the workers must be

@@ -26,12 +26,12 @@ SENT_BDPS = 6
 #: size, the receiver never limits.
 RECEIVED_BDPS = 2 * SENT_BDPS
 
-#: The kernel's initial sizes, and the least maximum, which is that of the kernel's own settings: short paths stay
-#: unchanged. Hosts with other limits get these too, so that a run has the same limits on every host.
+#: The minimum, default and least maximum sizes in bytes, as in the kernel's own settings: short paths keep these.
+#: Hosts with other limits get these too, so that a run has the same limits on every host.
 SENT_LEAST = (4096, 16384, 4 << 20)
 RECEIVED_LEAST = (4096, 131072, 6 << 20)
 
-#: TCP's window ends at one gibibyte.
+#: TCP's largest window is one gibibyte.
 MOST_BYTES = 1 << 30
 
 

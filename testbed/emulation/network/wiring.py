@@ -145,7 +145,7 @@ class Wiring:
     def end_tunnel(
         self, end: Interface, addresses: tuple[IPv4Interface, IPv4Interface], name: str, state: LinkState
     ) -> None:
-        """Turn a tunnel's end into the begin of a link; `addresses` are its own and that of the other end."""
+        """Turn a tunnel's end into the start of a link; `addresses` are its own and the other end's."""
         own, far = addresses
         self._fit(end)
         end.setIP(str(own))

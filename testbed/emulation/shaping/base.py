@@ -20,7 +20,7 @@ class ShapingError(EmulationError):
 #: its frames will have, 66 bytes for 1,448 of payload.
 SUPER_PACKET_BYTES = 65536 * MTU_FRAME_BYTES // TCP_PAYLOAD_BYTES
 
-#: The steady time that a rate needs to be known: in less, the ends of bursts dominate.
+#: The steady time in seconds after which a rate is known: in less time, the ends of bursts dominate.
 RATE_KNOWN_S = 1.0
 
 
@@ -75,7 +75,7 @@ FutureStates = Sequence[tuple[float, LinkState]]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A future state that took effect: when it was due, and how many seconds late it was."""
+    """A future state that took effect: the moment at which it was due, and how many seconds late it was."""
 
     link: str
     due_s: float

@@ -6,18 +6,19 @@
           └─ 2:1    class   rate = ceiling = the link's rate
              └─ 3:    bfifo   the bottleneck queue, limited in bytes; or 5: codel, or 6: red above 7: bfifo
 
-netem is outside and the rate inside, because only so is the bottleneck queue a queue of its own. The other way round
-(HTB with a netem leaf), one packet limit covers both packets in flight and queued packets. A link of 100 Mbit/s and 100
+netem is the outer qdisc, because only then is the bottleneck queue separate from the packets in flight. The other way
+round (HTB with a netem leaf), one packet limit covers packets in flight and queued ones. A link of 100 Mbit/s and 100
 ms with a queue of 250 kB needs 826 + 165 packets, but the 826 are not reserved for packets in flight, so a burst
 arriving at twice the rate is cut long before 250 kB wait. And since netem counts a super-packet of 45 frames as one,
 the limit means 45 times as much with segmentation offload as without. A bfifo counts bytes. Delay before or after the
 queue makes no difference from end to end.
 
-What is loose: netem counts packets, so its limit is set where a link at its full rate with the smallest frames stays
-below it, and only keeps a flood from filling the host's memory. A class refills its bucket when it is changed, so each
-change lends one burst (1 ms at the rate, at least two frames). A down link is netem with a loss of 100 %: packets
-already in it drain. A change of RED's lengths sets its mean to 0, and RED learns of no idle time, since HTB takes
-nothing from an empty queue. CoDel's limit counts packets. A change of delay, jitter or loss ends a burst of losses.
+Inaccuracies: netem counts packets, so its limit is set where a link at its full rate with the smallest frames stays
+below the limit, which only keeps a flood from filling the host's memory. A class refills its bucket when it is changed,
+so each change adds one burst (1 ms at the rate, at least two frames). A down link is netem with a loss of 100 %:
+packets already in it drain. A change of RED's lengths sets its mean to 0, and RED does not see idle time, since HTB
+takes nothing from an empty queue. CoDel's limit counts packets. A change of delay, jitter or loss ends a burst of
+losses.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ MIN_BURST_BYTES = 2 * MTU_FRAME_BYTES
 #: The smallest frame, and room for bursts above the rate that wait in the delay line.
 MIN_FRAME_BYTES = 64
 SPARE_PACKETS = 10_000
-#: A queue that is there at both ends of this time was there throughout, or nearly.
+#: A queue that exists at both ends of so short a time, in seconds, existed throughout, or nearly.
 LOOK_S = 0.15
 #: The kernel holds a jitter as nanoseconds in 31 bits, and takes a longer one as this one (net/sched/sch_netem.c).
 MOST_JITTER_S = (2**31 - 1) * 1e-9
@@ -308,7 +309,7 @@ class NetemShaper(Shaper):
             try:
                 tree.control.apply(tree.delay(tree.state, dead=True))
             except OSError as error:
-                if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EINVAL):  # the interface went first
+                if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EINVAL):  # the interface is gone already
                     raise ShapingError(f"link {link} could not be stopped: {error.strerror}") from error
             finally:
                 self._leave(tree.netns)
@@ -403,7 +404,7 @@ def _update_counters(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) ->
     before = tree.counted
     tree.drops += (netem.drops - tree.drops) % COUNTER
     dropped = (queue.drops - tree.queue_drops) % COUNTER
-    if tree.queue_seen not in (None, own) or dropped >= COUNTER / 2:  # a counter that fell is another queue's
+    if tree.queue_seen not in (None, own) or dropped >= COUNTER / 2:  # a lower counter is another queue's
         dropped = max(tree.drops - before.dropped_loss - before.dropped_queue, 0)
     tree.queue_seen, tree.queue_drops = own, queue.drops
     dropped += before.dropped_queue

@@ -1,4 +1,4 @@
-"""The process that sends netlink requests at their moments (`timekeeper`), as its owner sees it.
+"""The owner's side of the process that sends netlink requests at their moments (`timekeeper`).
 
 netem is in the kernel and cannot change by itself at a given moment.
 
@@ -38,7 +38,7 @@ class TimedRequests(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A message to the timer's process, whose parts the process does at one instant. 1,300 future states take 400 KB.
+    """A message to the timer's process, which carries it out at one instant. 1,300 future states take 400 KB.
 
     Attributes:
         forget: The links whose queued requests are dropped first.
@@ -60,9 +60,9 @@ class TimerAnswer:
 
 
 class Timer:
-    """The process, as its owner sees it. Raises ShapingError if the process does not answer.
+    """The timer's process, for its owner. Raises ShapingError if the process does not answer.
 
-    Then the process is killed: a late answer would be taken for the answer to the next message, and the rest of a
+    Such a process is killed: a late answer would be taken for the answer to the next message, and the rest of a
     partly sent batch would never arrive.
     """
 

@@ -254,7 +254,7 @@ static bool later(struct link *l, const char *rest)
     if (!ends(read_state(read_number(rest, &MOMENT_FIELD, &c.moment), &c.state)))
         return false;
     if (l->changes_end - l->change >= CHANGES_AT_MOST)
-        return fail("more than %d changes of link %d are to come", CHANGES_AT_MOST, number_of(l));
+        return fail("more than %d future changes of link %d", CHANGES_AT_MOST, number_of(l));
     c.moment -= (double)epoch.tv_sec + (double)epoch.tv_nsec * 1e-9;
     expect(l, &c);
     return true;

@@ -6,10 +6,10 @@
  */
 #include "core.h"
 
-/* A dropping state that begins within so many intervals of the last drop goes on at its count. */
+/* A dropping state that begins within this many intervals of the last drop continues that one's count. */
 static const double REMEMBERED = 16;
 
-/* Whether the next packet's wait, at the model's time, allows to drop it. */
+/* Return whether CoDel may drop the next packet at the model's time, by the time that packets have waited. */
 static bool codel_allows(struct link *l)
 {
     struct codel *c = &l->codel;
@@ -62,7 +62,7 @@ void choose_next(struct link *l)
         l->red.idle_since = l->clock;
 }
 
-/* Update the mean length of the queue. While it is empty, the mean falls as if small packets had found it so. */
+/* Update the mean length of the queue. While the queue is empty, the mean falls as if packets had arrived. */
 static void red_average(struct link *l)
 {
     struct red *r = &l->red;
@@ -85,7 +85,7 @@ bool refuses(struct link *l)
         r->between = 0;
         return r->average >= d->most;
     }
-    /* So many packets since the last drop, or since the mean came to be between the two lengths. */
+    /* `between` counts packets since the last drop, or since the mean length came between the two lengths. */
     bool drops = r->between > 0 && r->between * d->chance * (r->average - d->least) / (d->most - d->least) >= r->draw;
     if (drops || r->between == 0)
         r->draw = chance(l);
