@@ -115,8 +115,8 @@ class Hybrid(Periodic):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of `state_dict`. The present plan's steps count from the next period on."""
         super().load_state_dict(state)
-        self._every = int(state.get("every", self._every))  # earlier versions kept neither
-        self._scale = float(state.get("scale", self._scale))
+        if "every" in state:  # earlier versions kept neither
+            self._every, self._scale = int(state["every"]), float(state["scale"])
 
     def _begin_period(self) -> None:
         self._every, count = self._due()

@@ -393,8 +393,8 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
     directory.mkdir(parents=True, exist_ok=True)
     listed = directory / "requirements.txt"
     # pip takes a file that another pip is still writing for a broken file, and removes it.
-    with directory.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with directory.with_suffix(".lock").open("w") as locking:
+        fcntl.flock(locking, fcntl.LOCK_EX)
         listed.write_text(wanted)
         command(
             [
