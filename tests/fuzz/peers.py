@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ from tests.fuzz.messages import without_setup
 from tests.fuzz.target import CLEAN, Feed, Target
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
+from tests.waiting import PATIENCE_S
 
 MEMBERS = names(4)
 ELEMENTS, CHUNK = 600, 1024
@@ -198,7 +200,8 @@ def use_means(data: bytes) -> None:
     """Receive a peer's answer to a request for means: lengths, a note, data. The hash is correct."""
     lengths, rest = data[:LENGTHS], data[LENGTHS:]
     whole = lengths + hashlib.sha256(rest).digest() + rest
-    over_connection(lambda connection: fetch._receive(connection, MOST_MEANS))(whole)
+    never = threading.Event()
+    over_connection(lambda connection: fetch._receive(connection, MOST_MEANS, PATIENCE_S, never))(whole)
 
 
 def use_state(data: bytes) -> None:

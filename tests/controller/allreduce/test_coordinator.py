@@ -338,6 +338,7 @@ def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_ag
 def test_a_comer_that_is_restarted_before_it_was_admitted_joins_as_its_new_process(told: Told) -> None:
     told.lose(LOST)
     report_holdings(told, OTHERS)
+    told.sent.clear()
     told.do(told.coordinator.join(hello(LOST)))
     assert told.take(Welcome).keys() == {LOST}
     told.do(told.coordinator.join(hello(LOST)))
