@@ -74,6 +74,14 @@ class ProcessorBudget:
 #: six looks in the first 1.5 s after a fall used up the budget, and rounds of 5 s went on for 18 s until the next look.
 AGAIN, LOWER = 1.25, 0.8
 
+#: After a period, another look finds nothing new if no link's rate has changed by this factor since the last look in
+#: vain. Looks each 2 s over constant links left half of the budget for the moment in which all links changed.
+MOVED = 1.25
+
+#: The periods after which a plan is looked for whatever the links' rates, also with the budget's reserve. Otherwise, a
+#: budget that looks after a fall had overdrawn allowed no look for 17 s.
+OVERDUE = 2.5
+
 
 @dataclass(frozen=True, slots=True)
 class VainLook:
@@ -85,11 +93,25 @@ class VainLook:
     fell: Mapping[str, float]
     #: Seconds after the end of the last complete round, from which on another look may find more.
     until_s: float
+    #: The estimated rate of each known link, bit/s.
+    rates_bps: Mapping[str, float]
+    #: Whether the best plan would have saved enough, but not surely.
+    unsure: bool
 
     def may_repeat(self, rounds: int, fell: Mapping[str, float], since_last_s: float) -> bool:
         """Return whether another look may find more, with the same three values as they are now."""
         lower = any(part < LOWER * self.fell.get(name, math.inf) for name, part in fell.items())
         return rounds != self.rounds or lower or since_last_s >= self.until_s
+
+    def is_outdated(self, rates_bps: Mapping[str, float]) -> bool:
+        """Return whether a later look may find more with these rates of links.
+
+        That is so if the last one was unsure, or if a rate has changed by MOVED or was not known then.
+        """
+        last = self.rates_bps
+        return self.unsure or any(
+            name not in last or not 1 / MOVED < rate_bps / last[name] < MOVED for name, rate_bps in rates_bps.items()
+        )
 
 
 class Planner:
@@ -189,9 +211,11 @@ class Planner:
         if fell:
             self._track.link_fell()
         yield from self._probes(now)
-        if fell or self._clocks.monotonic() - self._considered_s >= self._maker.options.period_s:
+        passed_s, period_s = self._clocks.monotonic() - self._considered_s, self._maker.options.period_s
+        overdue = passed_s >= OVERDUE * period_s
+        if fell or overdue or (passed_s >= period_s and self._has_news(now)):
             # A fall stays urgent in the rounds after it: the looks during its own round may have found no plan.
-            self._request_if_affordable(urgent=self._track.performance(now).fell)
+            self._request_if_affordable(urgent=overdue or self._track.performance(now).fell)
 
     def arrived(self, arrived: Arrived) -> Actions:
         """Take a member's trains during a round. If links are measured now, request a plan where one fell.
@@ -216,6 +240,17 @@ class Planner:
         options = self._maker.options
         if not options.hold and self._maker.rounds_left >= options.dwell_rounds:
             yield from self.monitor.probes(now, self._clocks.monotonic(), self._group.plans.plan, hurry)
+
+    def _has_news(self, now: float) -> bool:
+        """Return whether a look for a plan may find another one than the last look (at Unix time `now`).
+
+        Where the controller also chooses how members train, the losses of the newest steps are always news.
+        """
+        last = self._vain_look
+        return last is None or self._maker.training is not None or last.is_outdated(self._rates_bps(now))
+
+    def _rates_bps(self, now: float) -> dict[str, float]:
+        return {name: its.rate_bps for name, its in self._maker.knowledge.estimates(now).items()}
 
     def _request_if_affordable(self, urgent: bool) -> None:
         """Request a plan unless one is considered, the one in force must stay, or too few rounds are left to profit."""
@@ -309,17 +344,23 @@ class Planner:
             log.info("plan %d (%s) adopted: %s; %s", adopted.epoch, adopted.policy, saving, reason)
             of_rounds = policy.measure is None and adopted.training == last.training
             self._track.adopted(adopted, last, decision, request, of_rounds)
+            self._vain_look = None
         else:
             self._vain_look = self._looked_in_vain(decision, policy)
         yield from self._record(request, proposal, last, adopted)
 
     def _looked_in_vain(self, decision: Decision, policy: Policy) -> VainLook:
-        now = self._clocks.unix()
+        now, keeps = self._clocks.unix(), 1 - self._maker.options.margin
         since_last_s = self._track.performance(now).since_last_s
         # The plan in force counts as at least as slow as the current round, which goes on.
-        worth_s = decision.proposed_s / (1 - self._maker.options.margin) if policy.measure is None else 0.0
-        until_s = max(worth_s if math.isfinite(worth_s) else 0.0, AGAIN * since_last_s)
-        return VainLook(self._group.rounds.count, self._maker.knowledge.fell(now), until_s)
+        worth_s = decision.proposed_s / keeps if policy.measure is None else 0.0
+        return VainLook(
+            rounds=self._group.rounds.count,
+            fell=self._maker.knowledge.fell(now),
+            until_s=max(worth_s if math.isfinite(worth_s) else 0.0, AGAIN * since_last_s),
+            rates_bps=self._rates_bps(now),
+            unsure=decision.current_s is not None and decision.proposed_s < keeps * decision.current_s,
+        )
 
     def _record(self, request: PlanRequest, proposal: Proposal, last: Plan, adopted: Plan | None = None) -> Actions:
         """Write a decision and the bound of its view, which is solved in the background, into the decision log."""
