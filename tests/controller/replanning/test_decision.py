@@ -93,6 +93,24 @@ def test_a_plan_is_not_left_for_one_that_is_slower_than_its_measured_rounds() ->
     assert decided(10, quick, changed=True).adopt  # these rounds were on another network
 
 
+def test_a_plan_counts_as_slow_as_its_newest_rounds_if_its_earlier_ones_were_as_predicted() -> None:
+    """After a fall TCP lost so much that rounds took four times as long as by the rates, for 25 s."""
+    view, current, better = triangle(38)
+
+    def taken(performance: PlanPerformance, predictor: RoundPredictor) -> bool:
+        return decide(current, [better], PlanJudge(view, {}, predictor), performance, RULES, False)[0].adopt
+
+    proven = RoundPredictor().with_ratio(current, 1.0)
+    predicted_s = proven.predict_s(current, view)
+    slow = replace(SETTLED, newest_s=(4 * predicted_s, 3 * predicted_s))
+    assert taken(slow, proven)
+    assert not taken(slow, RoundPredictor()), "its rounds were never as predicted"
+    assert not taken(replace(slow, newest_s=(4 * predicted_s, predicted_s)), proven), (
+        "a loss may have delayed one round"
+    )
+    assert not taken(SETTLED, proven)
+
+
 def test_a_saving_counts_by_the_fraction_that_swaps_delivered() -> None:
     trusted = decided(10)
     gain = 1 - trusted.proposed_s / (trusted.current_s or 0.0)
