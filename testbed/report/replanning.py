@@ -187,7 +187,7 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
     """Yield (seconds until it was noticed, in time, soon, whether transfers passed) of each step of a link in use.
 
     A step is left out where another step follows before it could be noticed in time, where the plan leaves the link
-    before the step is noticed, and where every path over the link has a slower link.
+    before the step is noticed, and where other links of every path over it are so slow that the path makes no step.
     """
     times = [look["at_s"] for look in record.estimates]
     passed_s = _passed_s(record, history)
@@ -197,7 +197,8 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
                 continue
             middle_bps = (before.rate_bps * after.rate_bps) ** 0.5
             widest_bps = max(history.widest_bps(at_s, link) for at_s in (after.at_s, after.at_s + SOON_S))
-            if widest_bps < min(after.rate_bps, middle_bps):
+            on_path = (replace(state, rate_bps=min(state.rate_bps, widest_bps)) for state in (before, after))
+            if widest_bps < min(after.rate_bps, middle_bps) or not _is_step(*on_path):
                 continue
             until_s = _in_time_until(history, after.at_s)
             later = islice(states, number, None)

@@ -97,7 +97,7 @@ class Score:
     KNOWN_NOTES: ClassVar[tuple[str, ...]] = (
         f"Estimates up to {SILENCE_S:g} s old are compared with the mean true rate over the time of their samples.",
         f"Steps are changes of the rate of a link in use by a factor of {STEP:g} and more. Steps "
-        "of a link are left out if every path over it has a slower link.",
+        "of a link are left out if other links of every path over it are so slow that the path makes no step.",
         f"A step is noticed in time within {NOTICED_S:g} s or {NOTICED_ROUNDS} rounds. Where a link's round trip is "
         f"longer than {SOON_S:g} s, noticed within the round trip counts as noticed within {SOON_S:g} s.",
     )

@@ -139,8 +139,8 @@ def test_steps_of_links_that_transfers_passed_meanwhile_count_apart(at_s: float,
     assert found.soon_where_sent == ((True,) if sent else ())
 
 
-@pytest.mark.parametrize(("next_bps", "counts"), [(AFTER_BPS / 2, False), (AFTER_BPS, True)])
-def test_a_step_counts_where_a_path_over_the_link_can_show_it(next_bps: float, counts: bool) -> None:
+@pytest.mark.parametrize(("next_bps", "counts"), [(AFTER_BPS / 2, False), (1.9 * AFTER_BPS, False), (2e7, True)])
+def test_a_step_counts_where_a_path_over_the_link_makes_it(next_bps: float, counts: bool) -> None:
     looks = [look(11.0, a_b={"rate_bps": AFTER_BPS, "age_s": 0.1})]
     states = {**record(SECONDLY, [FIRST], looks).states, "b->b-w0": (LinkRecord(0.0, next_bps, 0.0),)}
     assert score(record(SECONDLY, [FIRST], looks, states=states)).soon == ((True,) if counts else ())
