@@ -29,6 +29,8 @@ MOST_ROWS_A_SECOND = 2000
 #: The relative difference below which two values are the same: equal rates of steps, computed from sums of bytes,
 #: differ in their last digits.
 SAME = 1e-9
+#: The relative difference below which two moments are the same: sums of steps differ in their last digits.
+ROUNDING = 1e-12
 
 
 class TraceError(DetailedError, ValueError):
@@ -219,12 +221,14 @@ def with_possible_rates(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def lasting(rows: Sequence[Row], until_s: float) -> tuple[Row, ...]:
-    """Return the rows such that a trace of them ends at `until_s`, which is after the last row's time.
+    """Return the rows such that a trace of them ends at `until_s`.
 
     The last row of a trace lasts as long as the row before it. Where it would end at another time, the last row is
-    repeated halfway to `until_s`.
+    repeated halfway to `until_s`. A last row that begins at `until_s`, but for rounding, is left out.
     """
+    while len(rows) > 1 and math.isclose(rows[-1].time_s, until_s, rel_tol=ROUNDING):
+        rows = rows[:-1]
     last = rows[-1]
-    if len(rows) > 1 and math.isclose(2 * last.time_s - rows[-2].time_s, until_s, rel_tol=1e-12):
+    if len(rows) > 1 and math.isclose(2 * last.time_s - rows[-2].time_s, until_s, rel_tol=ROUNDING):
         return tuple(rows)
     return (*rows, replace(last, time_s=(last.time_s + until_s) / 2))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import islice, pairwise, takewhile
 from typing import get_args
@@ -66,6 +67,12 @@ def test_rows_are_made_to_last(trace: Trace, more: float) -> None:
     assert made.at(until - 1e-3) is not None
     assert [r.rate_bps for r in made.rows[: len(trace.rows)]] == [r.rate_bps for r in trace.rows]
     assert len(made.rows) <= len(trace.rows) + 1
+
+
+def test_a_row_that_begins_at_the_end_but_for_rounding_is_left_out() -> None:
+    made = Trace(lasting((Row(0, 1e6), Row(0.7, 2e6)), math.nextafter(0.7, 1)))
+    assert {row.rate_bps for row in made.rows} == {1e6}
+    assert made.duration_s == pytest.approx(0.7)
 
 
 @given(traces())

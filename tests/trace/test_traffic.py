@@ -91,6 +91,12 @@ def test_traffic_goes_on_in_whole_laps_of_the_longest_trace() -> None:
     assert left_by([(Volume(traced(*range(1000, 1007))), drawn())], 50e6, None).duration_s == pytest.approx(602)
 
 
+def test_laps_that_end_at_a_whole_millisecond_but_for_rounding_end_there() -> None:
+    volume = Trace(tuple(Row(number / 10, 1e6 * (1 + number % 7)) for number in range(378)))
+    assert volume.duration_s > 37.8  # by the last digit, so that sixteen laps end after 604.8 s
+    assert left_by([(Volume(volume), drawn())], 50e6, None).duration_s == pytest.approx(604.8)
+
+
 def test_traffic_always_leaves_something() -> None:
     two = [(Volume(traced(30e6)), drawn()), (Volume(traced(80e6)), drawn())]
     for capacity in (50e6, 1e6, 40e3):
