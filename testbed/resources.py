@@ -44,13 +44,11 @@ def presets(kind: str) -> Iterator[Path]:
     yield from sorted((SHARE / PRESETS[kind]).glob("*.yaml"))
 
 
-def preset_or_file(kind: str, path: Path) -> Path:
-    """Return the preset's file where `path` is the name of a preset of this kind and of no file; else `path`.
+def preset_or_file(kind: str, path: Path, folder: Path = Path()) -> Path:
+    """Return the preset's file where `path` is the name of a preset of this kind and of no file in `folder`.
 
-    A folder of that name may be there: it holds no experiment and no topology.
+    Else return the path in `folder`. A folder of a preset's name may be there: it holds no experiment and no topology.
     """
-    if len(path.parts) == 1 and not path.suffix and (path.is_dir() or not path.exists()):
-        preset = SHARE / PRESETS[kind] / f"{path.name}.yaml"
-        if preset.exists():
-            return preset
-    return path
+    file = folder / path
+    preset = next((each for each in presets(kind) if each.stem == str(path)), None)
+    return preset if preset is not None and (file.is_dir() or not file.exists()) else file

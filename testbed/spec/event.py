@@ -67,7 +67,7 @@ class Event(Strict):
     up: LinkName | None = None
     """Bring a physical pair of links up again, named by either link."""
     swap: str | None = Field(default=None, min_length=1)
-    """Replace the network by the one in another topology file; the path is relative to the experiment's folder."""
+    """Replace the network by another one, named as in `topology`."""
     kill: str | None = None
     """Kill a worker's container, named by the worker; needs `elastic`, or a strategy that survives a lost worker."""
     graph: GraphKind | None = None

@@ -183,9 +183,9 @@ class Experiment:
             _override(value, key, text, file)
         _name_plugin_files(value, file, overrides)
         spec = validate(ExperimentFile, value, file, overrides)
-        topology = _scaled(Topology.load(file.parent / spec.topology, spec.seed), spec.scale, file)
+        topology = _network(spec.topology, spec, file)
         swaps = [event.swap for event in spec.events if event.swap]
-        networks = {swap: _scaled(Topology.load(file.parent / swap, spec.seed), spec.scale, file) for swap in swaps}
+        networks = {swap: _network(swap, spec, file) for swap in swaps}
         spec = _with_links_named(spec, topology, networks.values())
         shortened = written if written and spec.program is None and spec.own_train.rounds < written else None
         faults = check_parts(spec, topology, networks, shortened)
@@ -304,6 +304,12 @@ def _name_plugin_files(value: Mapping[str, Any], file: Path, overrides: Mapping[
     if isinstance(options, dict) and isinstance(also := options.get("also"), str | list):
         names = [also] if isinstance(also, str) else also
         options["also"] = [whole(name, "sync.options.also") for name in names]
+
+
+def _network(name: str, spec: ExperimentFile, file: Path) -> Topology:
+    """Return the network that an experiment's `file` names, by a file or a preset's name, at the experiment's scale."""
+    named = preset_or_file("topology", Path(name), file.parent)
+    return _scaled(Topology.load(named, spec.seed), spec.scale, file)
 
 
 def _scaled(topology: Topology, factor: float, file: Path) -> Topology:

@@ -52,6 +52,18 @@ def test_the_scale_is_on_every_network(tmp_path: Path) -> None:
         assert topology.links["paris->tokyo"].state.rate_bps == 25e6
 
 
+@pytest.mark.parametrize("folder", ["", "experiments"])
+def test_a_topology_may_be_a_preset_wherever_the_experiment_is(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("experiments").mkdir()
+    file = write(Path(folder), experiment=EXPERIMENT | {"topology": "smoke"})
+    assert Experiment.load(file).topology.name == "smoke"
+    (file.parent / "smoke").write_bytes((file.parent / "topology.yaml").read_bytes())
+    assert Experiment.load(file).topology.name == "three"
+
+
 @pytest.mark.parametrize("model", sorted(DATASETS))
 def test_a_round_s_bytes_are_known_beforehand(model: str, tmp_path: Path) -> None:
     train = {"model": model, "rounds": 1} | ({"parameters": 1000} if model == "synthetic" else {})
