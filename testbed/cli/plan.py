@@ -76,12 +76,13 @@ def planned(
     else:
         seen = _recorded(view, View, "views/0000.json")
         seen = seen if model_bytes is None else replace(seen, model_bytes=model_bytes)
+    before = None if last is None else _recorded(last, Plan, "plans/0000.json")
     try:
         load_simulator()
         asked = Variant.parse(policy)
         chosen = policy_named(asked.policy, asked.options)
         try:
-            made = chosen.replan(seen, _recorded(last, Plan, "plans/0000.json")) if last else chosen.plan(seen)
+            made = chosen.plan(seen) if before is None else chosen.replan(seen, before)
             why = json.loads(json.dumps(chosen.explain(seen, made)))  # a user's policy may return values beyond JSON
         except Exception as error:
             raise fail(BAD_INPUT, refusal(chosen, error)) from None
@@ -106,7 +107,7 @@ def _recorded(file: Path, kind: type[R], example: str) -> R:
 
     try:
         return kind.from_json(json.loads(text_of(file, MOST_BYTES)))
-    except (OSError, ValueError) as error:  # ViewError, PlanError and JSON's are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # ViewError, PlanError and JSON's are ValueErrors
         name = kind.__name__.lower()
         remedy = f"a {name} that a run recorded, such as runs/latest/{example}"
         raise bad_input(f"{file}: holds no {name}: {error}", remedy) from None

@@ -98,6 +98,22 @@ def test_a_view_whose_model_has_no_end_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("registry")
+def test_a_file_that_holds_no_plan_is_not_the_policy_s_fault(tmp_path: Path) -> None:
+    (file,) = new_policy("mine", tmp_path)
+    words = ("--policy", file, "--model-bytes", "100000", "--last", "nowhere.json")
+    result = plan(TOPOLOGIES / "smoke.yaml", *words)
+    assert result.exit_code == BAD_INPUT
+    assert "nowhere.json: " in result.stderr and "raised" not in result.stderr
+
+
+def test_a_view_of_nested_brackets_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "view.json").write_text("[" * 100_000)
+    result = plan("--policy", "mst", "--view", tmp_path / "view.json")
+    assert result.exit_code == BAD_INPUT
+    assert "view.json: " in result.stderr and "views/0000.json" in result.stderr
+
+
+@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(
     ("reasons", "code", "said"),
     [
