@@ -188,7 +188,7 @@ def _is_summary(file: Path) -> bool:
 def _object_in(file: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(text_of(file, MOST_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # RecursionError: brackets thousands deep
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -114,6 +114,17 @@ def test_a_graph_is_named_where_a_trace_is_asked_for(folder: Path) -> None:
     assert "testbed topology import" in result.stderr
 
 
+@pytest.mark.local
+def test_a_file_of_nested_brackets_is_bad_input(folder: Path) -> None:
+    (folder / "run").mkdir()
+    for file in ("deep.json", "run/summary.json"):
+        (folder / file).write_text("[" * 100_000)
+    for given in ("deep.json", "run"):
+        result = CliRunner().invoke(app, ["check", given])
+        assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+        assert given in result.stderr
+
+
 def files_of_each_kind(folder: Path) -> None:
     write(folder)
     (folder / "sweep.yaml").write_text("name: both\nexperiment: experiment.yaml\nseeds: [1, 2]\n")

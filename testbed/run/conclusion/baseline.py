@@ -32,7 +32,7 @@ def read_summary(file: Path) -> Summary:
         if not isinstance(summary, dict) or not isinstance(summary["verdict"], str) or "reasons" not in summary:
             raise ValueError("it has no verdict")
         round_seconds(summary)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise NoSummary(f"{file}: not a run's summary: {error}\n    {remedy}") from None
     return summary
 
