@@ -19,7 +19,7 @@ from testbed.spec.errors import Fault, SpecError
 from testbed.spec.graph.links import MS_AT_ALL, MS_PER_KM, Defaults, GraphLink, links_of
 from testbed.spec.graph.markup import read_gml, read_graphml
 from testbed.spec.graph.matrix import read_matrix
-from testbed.spec.graph.site_graph import GraphNode, SiteGraph, named, network_name
+from testbed.spec.graph.site_graph import GraphNode, SiteGraph, named, network_name, printable
 from testbed.spec.load import MOST_BYTES, parse_yaml
 from testbed.spec.topology import MAX_LABEL, MAX_SITES, Topology
 from testbed.trace.text import unpacked_name
@@ -81,9 +81,9 @@ def import_graph(
     names, repeated = named(graph)
     links, unsaid = links_of(graph, file, defaults)
     notes = (*notes, *repeated, *unsaid)
-    made_of = f"Made of {file.name}; delays are {MS_PER_KM} ms a kilometre and {MS_AT_ALL:g} ms, one way."
+    made_of = f"Made of {printable(file.name)}; delays are {MS_PER_KM} ms a kilometre and {MS_AT_ALL:g} ms, one way."
     if unpacked_name(file).suffix.lower() == ".csv":
-        made_of = f"Made of {file.name}; delays are half its round trips."
+        made_of = f"Made of {printable(file.name)}; delays are half its round trips."
     text = topology_text(network_name(target.stem), graph, names, links, workers, comments or [made_of, *notes])
     return Imported(write_topology(target, text, file), notes)
 

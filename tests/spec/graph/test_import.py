@@ -61,6 +61,13 @@ def test_a_graph_becomes_a_topology(suffix: str, tmp_path: Path) -> None:
     assert (given_.delay_s, given_.rate_bps) == (0.0125, 300e6)
 
 
+@pytest.mark.parametrize("name", ["stra\udcdfe.gml", "a\nb.gml"], ids=["latin-1", "lines"])
+def test_a_graph_s_file_may_have_any_name(name: str, tmp_path: Path) -> None:
+    file = written(graph(), tmp_path, ".gml").rename(tmp_path / name)
+    import_graph(file, tmp_path / "net.yaml", Defaults(50e6))
+    assert Topology.load(tmp_path / "net.yaml").name == "net"
+
+
 def test_the_shorter_of_parallel_edges_counts_and_loops_do_not(tmp_path: Path) -> None:
     made = nx.MultiDiGraph([(0, 1, {"distance": 900}), (1, 0, {"distance": 100}), (0, 0, {"distance": 5})])
     found = import_graph(written(made, tmp_path, ".graphml"), tmp_path / "net.yaml", Defaults(1e6))
