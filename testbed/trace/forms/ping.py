@@ -22,6 +22,8 @@ from testbed.trace.forms.round_trips import STEP_HELP, import_round_trips
 from testbed.trace.quantity import TIMES_MS, QuantityError, in_units
 from testbed.trace.trace import TraceError
 
+#: The begin of the first line, in any language: `PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.`
+BEGIN = "PING "
 #: A reply: its packet's number, other values, and the round trip with its unit; the words are of the user's language.
 REPLY = re.compile(
     r"\b(?:icmp_)?seq=(\d{1,5})\b(?: (?:ttl|hlim)=\d+| \w+=\d+(?= ))* [^\W\d]+ ?[=<] ?(\d[\d.,]{0,19}) ?([^\W\d]+)(.*)"
@@ -81,12 +83,18 @@ class _PingOutput:
         self.trips: dict[int, float] = {}
         self._stamps: dict[int, float] = {}
         self._lost: set[int] = set()
+        self._has_begun = False
         self._sent: int | None = None
         self._interval_s = INTERVAL_S
         self._last = 0
 
     def read(self, number: int, line: str) -> None:
-        if reply := REPLY.search(line):
+        if line.startswith(BEGIN):
+            if self._has_begun or self.trips or self._lost:
+                text = "a second run of ping begins here; take the output of one run"
+                raise TraceError(text, rule="two-runs").at_line(number)
+            self._has_begun = True
+        elif reply := REPLY.search(line):
             sequence = self._unwrapped(int(reply[1]))
             if "DUP" not in reply[4]:
                 self.trips[sequence] = _round_trip(number, reply[2], reply[3])

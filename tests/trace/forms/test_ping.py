@@ -92,6 +92,8 @@ def test_replies_out_of_order_are_at_the_time_when_they_were_asked_for() -> None
         ("8 bytes from 10.0.0.2: icmp_seq=1 ttl=64", ("no-time", 1)),
         (f"{reply(1)}\n999999999 packets transmitted, 1 received", ("too-many", None)),
         (f"[1700000002.0] {reply(1)}\n[1700000000.0] {reply(2)}", ("order", None)),
+        (f"{LINUX}{LINUX}", ("two-runs", 10)),
+        (f"{BUSYBOX}{BUSYBOX}", ("two-runs", 4)),
     ],
 )
 def test_what_breaks_the_form_is_named(text: str, broken: tuple[str, int | None]) -> None:
