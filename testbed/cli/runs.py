@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -229,11 +229,11 @@ def _network(topology: Topology) -> str:
     return ", ".join(count(len(of), noun) for noun, of in there.items())
 
 
-def _experiment(file: Path) -> str:
+def _experiment(file: Path, overrides: Mapping[str, str] | None = None) -> str:
     from testbed.run.assignments import check_policy
     from testbed.spec.experiment import Experiment
 
-    experiment = Experiment.load(file)
+    experiment = Experiment.load(file, overrides)
     check_policy(experiment)
     spec = experiment.spec
     trains = "a command" if spec.program else f"{spec.own_train.model} for {count(spec.own_train.rounds, 'round')}"
@@ -242,11 +242,12 @@ def _experiment(file: Path) -> str:
 
 
 def _sweep(file: Path) -> str:
+    from testbed.run.sweep.sweep import planned_sweep
     from testbed.spec.sweep import Sweep
 
     sweep = Sweep.load(file)
-    runs = count(sweep.spec.points * len(sweep.spec.seeds) * sweep.spec.repeats, "run")
-    return f"a sweep: {runs} of {_experiment(sweep.experiment)}"
+    planned = planned_sweep(sweep)
+    return f"a sweep: {count(len(planned), 'run')} of {_experiment(sweep.experiment, planned[0].overrides)}"
 
 
 def _hosts(file: Path) -> str:
@@ -255,4 +256,10 @@ def _hosts(file: Path) -> str:
     return f"a hosts file: {', '.join(Hosts.load(file).by_name)}"
 
 
-_YAML = {"an experiment": _experiment, "a topology": _topology, "a sweep": _sweep, "a hosts file": _hosts}
+#: Kind of file → the function that checks and summarizes it.
+_YAML: Mapping[str, Callable[[Path], str]] = {
+    "an experiment": _experiment,
+    "a topology": _topology,
+    "a sweep": _sweep,
+    "a hosts file": _hosts,
+}

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import docker  # noqa: F401 (it makes a socket as it is imported, which a pure test may not)
 import pytest
@@ -93,6 +94,33 @@ def test_each_kind_of_file_is_checked(folder: Path, file: str, said: str) -> Non
     assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
     assert file in result.stderr
     assert CliRunner().invoke(app, ["check", file, "--baseline", "x.json"]).exit_code == BAD_INPUT
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"sync.polcy": ["mst", "star"]}, "polcy"),
+        ({"scale": [1, -1]}, "scale -1"),
+        ({"run": {"one": {"seed_": 1}}}, "axes.run"),
+    ],
+)
+def test_every_point_of_a_sweep_is_checked(folder: Path, axes: dict[str, Any], said: str) -> None:
+    write(folder)
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "few", "experiment": "experiment.yaml", "axes": axes}))
+    result = CliRunner().invoke(app, ["check", "sweep.yaml"])
+    assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+    assert "sweep.yaml: axes" in result.stderr and said in result.stderr
+
+
+@pytest.mark.local
+def test_a_sweep_may_fill_in_what_its_experiment_lacks(folder: Path) -> None:
+    write(folder, experiment=spoilt(EXPERIMENT, "train", "rounds", to=...))
+    axes = {"train.rounds": [3, 4]}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "few", "experiment": "experiment.yaml", "axes": axes}))
+    result = CliRunner().invoke(app, ["check", "sweep.yaml"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "a sweep: 2 runs of an experiment: cnn for 3 rounds" in result.stdout
 
 
 @pytest.mark.local
