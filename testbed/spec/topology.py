@@ -21,7 +21,6 @@ from testbed.link import (
     find_link,
     link_ends,
     link_name,
-    pair_name,
     written_link,
 )
 from testbed.resources import preset_or_file
@@ -249,8 +248,9 @@ def _ends(entry: Any, field: str, sites: Any) -> Any:
         raise misfit(field, *str(error).split(" | ")) from None
     if "->" in name:
         return {**entry, "between": list(link_ends(name))}
-    names = [site for site in sites if isinstance(site, str)] if isinstance(sites, Mapping) else []
-    found = [(a, b) for a in names for b in names if pair_name(a, b) == name]
+    known, words = sites if isinstance(sites, Mapping) else {}, name.split("-")
+    pairs = [("-".join(words[:at]), "-".join(words[at:])) for at in range(len(words) - 1, 0, -1)]
+    found = [(a, b) for a, b in pairs if a in known and b in known]
     if len(found) != 1:
         several = " or ".join(link_name(*pair) for pair in found)
         rule = f"{name} may be {several}" if found else f"no two sites of the file make {name}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +314,13 @@ def test_a_pair_of_sites_with_dashes_is_found_among_the_sites() -> None:
     assert "new-york->new or new->york-new" in fault.problem
     del sites["york-new"]
     assert [*load(value).links][::2] == ["new-york->new", "york->new-york"]
+
+
+def test_the_pairs_of_many_sites_with_dashes_are_found_at_once() -> None:
+    names = [f"site-{number}" for number in range(1000)]
+    links = [{"between": f"{a}-{b}", "rate": "9mbit", "delay": "1ms"} for a, b in pairwise(names)]
+    value = {"name": "row", "sites": {name: {"workers": 1} for name in names}, "links": links}
+    assert len(load(value).links) == 2 * 999
 
 
 @pytest.mark.parametrize(
