@@ -350,7 +350,7 @@ class Topology:
             except TraceError as error:
                 faults.append(Fault(f"traffic.{number}.trace", str(error), TRACE_REMEDY))
         if faults:
-            raise SpecError(file, Source.of(file).located(faults))
+            raise SpecError(file, Source.of(file).located(dict.fromkeys(faults)))  # both directions may have one
         rows = MOST_ROWS
         for name, entries in parsed.traffic_by_link().items():
             try:

@@ -426,3 +426,7 @@ def test_the_rows_of_all_links_with_traffic_are_bounded(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", ["missing.csv", "..", "a\0b", "x" * 5000])
 def test_a_trace_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
     assert refused(with_trace(file=name), tmp_path).fields == ("links.0.trace",)
+
+
+def test_a_fault_of_both_directions_is_said_once() -> None:
+    assert refused(spoilt(TOPOLOGY, "links", 0, "trace", to={"file": "missing.csv"})).fields == ("links.0.trace",)
