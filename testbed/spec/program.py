@@ -107,6 +107,9 @@ class ProgramSection(Strict):
         for field, name in given:
             if name not in workers:
                 yield Fault(field, f"{topology.file} has no worker {name!r}", f"some of {', '.join(workers[:12])}")
+        if self.workers and (twice := next((name for name in self.workers if self.workers.count(name) > 1), None)):
+            remedy = "each worker once; `nproc: 2` starts two processes on each"
+            yield Fault("train.workers", f"{twice} is named twice", remedy)
         if self.workers and isinstance(self.command, dict):
             rule = "`command` already names its workers"
             yield Fault("train.workers", rule, "nothing, or one command for all of them")

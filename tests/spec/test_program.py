@@ -45,6 +45,7 @@ def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
         ("train.files", "x" * 300, "train.files", ""),
         ("train.nproc", "0", "train.nproc", "1"),
         ("train.workers", "[rome-w0]", "train.workers", "paris-w0"),
+        ("train.workers", "[paris-w0, london-w0, paris-w0]", "train.workers", "nproc"),
         ("train", "{command: {paris-w0: [a]}, workers: [paris-w0]}", "train.workers", "one command"),
         ("train.renew_image", "true", "train.renew_image", "Dockerfile"),
         ("train", "{command: [a], backend: wan, scheme: diloco}", "train.scheme", "one of the two"),
