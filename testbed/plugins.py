@@ -16,7 +16,7 @@ from typing import Any
 
 from testbed.planning import Policy, PolicyError, make_policy
 from testbed.planning.policy import REGISTRY, is_own
-from testbed.trace.trace import Trace, TraceError
+from testbed.trace.trace import Trace, TraceError, with_possible_rates
 
 GROUP, FORMS = "testbed.policies", "testbed.traces"
 
@@ -70,6 +70,7 @@ def form_named(name: str) -> Callable[[str], Trace]:
             raise TraceError(f"the form {name} raised {_placed(error)}", rule="form-raised") from error
         if not isinstance(trace, Trace):
             raise TraceError(f"the form {name} returned a {type(trace).__name__}, not a Trace", rule="form-returned")
+        with_possible_rates(trace.rows)  # else the file that is written of the trace could not be read
         return trace
 
     return traced

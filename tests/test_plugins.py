@@ -26,6 +26,7 @@ from tests.spec.files import EXPERIMENT, write
 pytestmark = [pytest.mark.pure, pytest.mark.usefixtures("registry")]
 
 VIEW = view_of(sites(("a", "b", 10), ("b", "c", 10)), {"a": 1, "b": 1, "c": 1})
+TRACE = "from testbed.trace.trace import Row, Trace\n"
 
 
 @pytest.fixture
@@ -178,6 +179,8 @@ def test_a_form_from_a_file_makes_a_trace_of_a_log(tmp_path: Path, monkeypatch: 
         ("x = 1", "no-form"),
         ("def read(text): return 1 / 0", "form-raised"),
         ("def read(text): return text", "form-returned"),
+        (f"{TRACE}def read(text): return Trace((Row(0, 0.0),))", "range"),
+        (f"{TRACE}def read(text): return Trace((Row(0, float('nan')),))", "range"),
     ],
 )
 def test_a_form_that_makes_no_trace_is_refused(tmp_path: Path, text: str, rule: str) -> None:
