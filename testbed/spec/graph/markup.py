@@ -405,7 +405,8 @@ def _unit_after(key: str, name: str) -> str | None:
         return None
     if rest[:1].isalpha() and (key.isupper() or not rest[0].isupper()):
         return None
-    return rest.strip(" _-()[]")
+    unit = rest.strip(" _-()[]")
+    return None if unit.lower() == "min" else unit  # `rtt_min` is the least of several round trips, not minutes
 
 
 def _is_of(key: str, names: Iterable[str]) -> bool:

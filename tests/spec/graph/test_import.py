@@ -68,6 +68,16 @@ def test_a_graph_s_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert Topology.load(tmp_path / "net.yaml").name == "net"
 
 
+@pytest.mark.parametrize("name", ["rtt_min", "latencyMin", "jitter (min)"])
+def test_the_least_of_several_is_not_in_minutes(name: str, tmp_path: Path) -> None:
+    made = nx.Graph()
+    made.add_edge("a", "b", distance=100.0, **{name: 0.8})
+    found = import_graph(written(made, tmp_path, ".graphml"), tmp_path / "net.yaml", Defaults(1e6))
+    state = found.topology.links["a->b"].state
+    assert (state.delay_s, state.jitter_s) == (pytest.approx(delay_ms(100) / 1e3), 0)
+    assert found.notes[0] == f"Not read: `{name}` of 1 edges."
+
+
 def test_the_shorter_of_parallel_edges_counts_and_loops_do_not(tmp_path: Path) -> None:
     made = nx.MultiDiGraph([(0, 1, {"distance": 900}), (1, 0, {"distance": 100}), (0, 0, {"distance": 5})])
     found = import_graph(written(made, tmp_path, ".graphml"), tmp_path / "net.yaml", Defaults(1e6))
