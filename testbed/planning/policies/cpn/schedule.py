@@ -42,6 +42,10 @@ from testbed.planning.policies.cpn.terms import Terms
 #: The periods that a group may have.
 PERIODS = np.array([1, 2, 4, 8, 16, 32])
 
+#: Seconds that stand for an infinite time, such as that of a ring without one of its edges: two infinite times have no
+#: difference and no ratio.
+NEVER_S = 1e15
+
 #: Parts below this one are rounding errors.
 NOTHING = 1e-12
 
@@ -137,6 +141,7 @@ class _GroupArrays:
 
     def __init__(self, groups: Sequence[Terms], prices: Prices) -> None:
         values = np.array([(g.compute_s, g.ring_s, g.rtt_s, g.transfer_s, g.steps, g.skew, g.stale) for g in groups])
+        values = np.fmin(values, NEVER_S)  # replaces nan, too: the ratio `stale` of two infinite times
         self._compute_s, ring_s, self._rtt_s, self._transfer_s, self._steps = values[:, :5].T
         self._overlap = prices.overlap
         self._round_s = beside(self._compute_s, ring_s) if self._overlap else self._compute_s + ring_s

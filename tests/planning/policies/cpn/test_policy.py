@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,19 @@ def test_groups_by_rule(groups: str) -> None:
     parts = {frozenset(group.members) for group in plan.groups}
     assert {len(part) for part in parts} == {3}
     assert (parts == {frozenset(f"{site}-w{i}" for i in range(3)) for site in "ab"}) == (groups == "sites")
+
+
+def test_a_ring_has_no_missing_edge() -> None:
+    """The outer two of three sites in a row have no edge, so that no ring leads around all members."""
+    whole = network(sites(("a", "b", 50), ("b", "c", 50)), {}, model_bytes=2_000_000)
+    view = replace(whole, edges={pair: edge for pair, edge in whole.edges.items() if "b-w0" in pair})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = Cpn(step_s=0.02).plan(view)
+        with pytest.raises(PolicyError):
+            Cpn(step_s=0.02, overlap=True).plan(replace(whole, edges={}))
+    assert len(plan.groups) > 1
+    assert all((u, v) in view.edges for group in (plan.whole, *plan.groups) for u, v, _ in group.edges())
 
 
 def test_the_reasons_add_up() -> None:
