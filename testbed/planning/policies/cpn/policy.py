@@ -87,7 +87,7 @@ class Cpn(Policy):
         check_number(self, "step_s", self.step_s, above=True)
         check_whole(self, "seed", self.seed, least=0)
         if not isinstance(self.labels, Mapping) or not all(map(_are_counts, self.labels.values())):
-            rule = "must give each member the list of its samples by label, numbers of at least 0"
+            rule = "must give each member the list of its samples by label, numbers of at least 0, not all 0"
             text = f"cpn: labels {self.labels!r} {rule}"
             raise PolicyError(text, field="labels", given=self.labels)
 
@@ -220,7 +220,7 @@ class Cpn(Policy):
 
 
 def _are_counts(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(is_number, value))
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(is_number, value)) and sum(value) > 0
 
 
 def _trees_among(view: View, spatial: Spatial, rings: Sequence[tuple[str, ...]], leaders: Sequence[str]) -> list[Tree]:

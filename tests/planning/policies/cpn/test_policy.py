@@ -189,6 +189,7 @@ def test_a_member_that_computes_slowly_takes_fewer_steps() -> None:
         {"codecs": "int8"},
         {"drift": -1},
         {"step_s": 0},
+        {"labels": {"a-w0": [3, 1], "a-w1": [0, 0]}},
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, object]) -> None:
