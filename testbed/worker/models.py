@@ -157,7 +157,8 @@ def build(name: str, classes: int, context: int, seed: int, rank: int = 0) -> nn
 def loss(model: nn.Module, scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the mean loss of scores (…, classes).
 
-    The loss is cross-entropy; that of an SVM is the multi-class hinge loss (Crammer and Singer 2001) with its penalty.
+    The loss is cross-entropy; that of an SVM is the multi-class hinge loss (Weston and Watkins 1999), divided by the
+    number of classes, with its penalty.
     """
     scores, targets = scores.flatten(0, -2), targets.flatten().long()
     if isinstance(model, Svm):

@@ -25,7 +25,7 @@ def partition(
         labels: The label of each sample.
         shards: The number of shards, one for each worker.
         kind: `iid`: shuffled, then dealt. `dirichlet`: each label's samples are split by a draw from Dirichlet(alpha)
-            (Hsu et al. 2019, "Measuring the effects of non-identical data distribution"). `classes`: sorted by label
+            (Yurochkin et al. 2019, arXiv 1905.12022), so shards differ in size, too. `classes`: sorted by label
             and cut, so that a worker sees as few labels as possible. `sites`: split among the sites by Dirichlet draws;
             the workers of a site share its samples evenly at random.
         alpha: The parameter of the Dirichlet draws; a small one gives each worker few labels.

@@ -69,6 +69,13 @@ def test_low_rank_begins_as_the_model_does_and_its_matrices_stay() -> None:
     assert len(fixed) == 8 and all(torch.equal(a, b) for a, b in zip(fixed, low.buffers(), strict=True))
 
 
+def test_the_loss_of_an_svm_adds_the_margins_of_all_other_classes() -> None:
+    model = models.Svm(3)
+    nn.init.zeros_(model.plane.weight)
+    loss = models.loss(model, torch.tensor([[0.0, 0.5, 0.2]]), torch.tensor([0]))
+    assert loss.item() == pytest.approx(((1 + 0.5) + (1 + 0.2)) / 3)
+
+
 @pytest.mark.parametrize("name", ["cnn", "gpt-small"])
 def test_weights_follow_from_the_seed(name: str) -> None:
     one, same, other = (learner.flatten(models.build(name, 10, 64, seed))[0] for seed in (1, 1, 2))

@@ -20,7 +20,7 @@ ORDERS = ("naive", "nearest", "two-opt")
 @register("ring")
 @dataclass(frozen=True)
 class Ring(Policy):
-    """Reduce-scatter and all-gather around a ring (Patarasu and Yuan, JPDC 2009): 2(n − 1) steps of 1/n of the model.
+    """Reduce-scatter and all-gather around a ring (Patarasuk and Yuan, JPDC 2009): 2(n − 1) steps of 1/n of the model.
 
     As trees, slice i travels around the ring to its root, member i, and from there around again, so each edge of the
     ring carries 2(n − 1)/n of the model. O(n²) for the order `nearest`, O(n³) a pass for `two-opt`.
