@@ -86,6 +86,7 @@ class PacedSteps:
         self._pace = Pace(work.step_seconds)
         self._began_s = time.monotonic()
         self._figures = StepFigures()
+        model.skip(place.first * place.steps)
         model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
 
     def __call__(self, parameters: Tensor, iteration: int) -> Tensor:

@@ -38,6 +38,10 @@ class Learner(ABC):
     def compute(self) -> dict[str, float]:
         """Put the gradient of this member's next batch into `gradient`, and return metrics of the step."""
 
+    @abstractmethod
+    def skip(self, steps: int) -> None:
+        """Go on with the batch after those of the first `steps` steps, as a member does that joins again."""
+
     def apply(self) -> None:
         """Take one optimizer step by the present value of `gradient`."""
         self._optimizer.step(self._parameters, self.gradient)
@@ -100,6 +104,11 @@ class Supervised(Learner):
         loss = self._loss(self._data.inputs[self._chosen], self._data.targets[self._chosen])[0]
         loss.backward()  # type: ignore[no-untyped-call]
         return {"loss": loss.item()}
+
+    def skip(self, steps: int) -> None:
+        """Leave out the batches of the first `steps` steps."""
+        for _ in range(steps):
+            next(self._batches)
 
     def loss(self) -> float:
         """Return the loss of the last batch at the current parameters."""
@@ -166,6 +175,11 @@ class Synthetic(Learner):
         """Put a gradient into `gradient`, and return no metric, since there is no loss."""
         torch.mul(self._draw, self._scales.uniform(-1, 1), out=self.gradient)
         return {}
+
+    def skip(self, steps: int) -> None:
+        """Leave out the numbers of the first `steps` steps."""
+        for _ in range(steps):
+            self._scales.uniform(-1, 1)
 
 
 def samples_of(work: Workload, folder: Path) -> data.DataSet:

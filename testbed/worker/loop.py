@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,8 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
     all. Work between two rounds counts towards the declared steps, so an evaluation takes place in time that would be
     slept; the rounds themselves do not count.
 
-    A member that joins while the others train begins at their step.
+    A member that joins while the others train begins at their step, and at that place of its data and of its trace of
+    speed.
 
     If the plan says how members train, each reports the number of its steps, and its last loss at parameters that all
     members held. That loss is of a new batch, and means the same under every scheme.
@@ -66,10 +67,11 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
     model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
     described = model.describe()
     strategy = strategy_of(session, model, weight_in_mean(work, described.get("samples")))
-    pace, slowness, began = Pace(work.step_seconds), Slowness(work), time.monotonic()
+    pace, slowness = Pace(work.step_seconds), Slowness(work)
     spent = Spent()
-    steps = StepCount()
+    steps = TrainingProgress()
     session.share(learner=model, strategy=strategy, steps=steps)
+    model.skip(steps.taken)
     evaluated = strategy.progress(session.rounds, steps.taken) // work.evaluate_every
     followed: dict[str, float] = {}
     strategy.watch(model.loss, work.evaluate_every)
@@ -78,9 +80,10 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
     pace.begin()
     while not over:
         number = steps.taken + 1
+        factor = slowness.factor(number, steps.elapsed_s)
         with spent.computing():
             metrics = model.compute()
-        spent.add(pace.reach(slowness.factor(number, time.monotonic() - began)))
+        spent.add(pace.reach(factor))
         pace.begin()
         if strategy.together and "loss" in metrics:
             followed["agreed_loss"] = metrics["loss"]
@@ -135,19 +138,36 @@ def weight_in_mean(work: Workload, samples: float | None) -> float:
     return float(work.batch) if work.partition == "iid" or samples is None else samples
 
 
-@dataclass
-class StepCount:
-    """The number of steps that were taken, the same for all members."""
+class TrainingProgress:
+    """The steps that were taken, the same number for all members, and the time since training began.
 
-    taken: int = 0
+    A member that joins takes over both from another member.
+
+    Args:
+        clock: Returns the current time in seconds.
+
+    Attributes:
+        taken: The number of steps that were taken.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.taken = 0
+        self._clock = clock
+        self._began_s = clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since training began."""
+        return self._clock() - self._began_s
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of steps that were taken."""
-        return {"taken": self.taken}
+        """Return the number of steps that were taken, and the seconds since training began."""
+        return {"taken": self.taken, "elapsed_s": self.elapsed_s}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the number of steps that `state_dict` returned."""
+        """Continue from the result of another member's `state_dict`."""
         self.taken = int(state["taken"])
+        self._began_s = self._clock() - float(state["elapsed_s"])
 
 
 @dataclass

@@ -62,3 +62,15 @@ def test_the_evaluating_member_evaluates_as_its_rounds_begin(
         if "test_loss" in steps.figures().metrics:
             evaluated.append(step)
     assert evaluated == before
+
+
+def test_a_member_that_joins_again_goes_on_with_its_next_batch(tmp_path: Path) -> None:
+    write_digits(tmp_path)
+    work = workload(model="svm", batch=8)
+    changes = []
+    for first in (0, 2):
+        place = NodeConfiguration("halos", (), (), {}, (), {}, steps=3, evaluates=None, first=first)
+        model = learner.make(work, tmp_path, torch.device("cpu"))
+        steps, parameters = PacedSteps(model, work, place), gathered(model)
+        changes.append([steps(parameters, step) for step in range(3 * first, 7)][-1])
+    assert torch.equal(*changes)

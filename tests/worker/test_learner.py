@@ -273,3 +273,15 @@ def test_a_learner_reads_the_documentation_that_its_workload_names(tmp_path: Pat
     work = workload(model="gpt-small", dataset="documentation", rank=2, batch=2)
     model = learner.make(work, folder, torch.device("cpu"))
     assert model.gradient.numel() == 22_784 - 1_024 and "loss" in model.compute()
+
+
+@pytest.mark.parametrize("model", ["svm", "synthetic"])
+def test_a_member_that_joins_again_goes_on_with_its_next_batch(model: str, tmp_path: Path) -> None:
+    write_digits(tmp_path)
+    work = workload(model=model, batch=8, parameters=10)
+    whole, again = (learner.make(work, tmp_path, torch.device("cpu")) for _ in range(2))
+    for _ in range(4):
+        whole.compute()
+    again.skip(3)
+    again.compute()
+    assert torch.equal(whole.gradient, again.gradient)

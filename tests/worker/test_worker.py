@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Hello, Job, Report
 from testbed.starts import new_scheme
-from testbed.worker.loop import Spent
+from testbed.worker.loop import Spent, TrainingProgress
 from testbed.worker.pace import Paced
 from tests.program import ForkedProgram, preload, spawn
 from tests.sync.controller import Controller, job
@@ -135,6 +135,14 @@ def test_the_steps_of_a_report_are_counted_and_the_late_ones_among_them() -> Non
     for paced in (Paced(0.1, 0.0), Paced(0.0, 0.5, is_late=True), Paced(0.0, 0.01)):
         spent.add(paced)
     assert (spent.steps, spent.late_steps, spent.late_s) == (3, 1, 0.5)
+
+
+def test_a_member_that_joins_counts_on_from_the_steps_and_the_time_of_another() -> None:
+    now = [100.0]
+    one, other = TrainingProgress(lambda: now[0]), TrainingProgress(lambda: 5.0)
+    one.taken, now[0] = 7, 130.0
+    other.load_state_dict(one.state_dict())
+    assert (other.taken, other.elapsed_s) == (7, 30.0)
 
 
 def test_what_does_not_exist_is_told_to_the_controller(tmp_path: Path) -> None:
