@@ -42,6 +42,11 @@ class DesLocOptions(LocalSteps):
         """The mean number of values in a round with Adam, as a multiple of the model's: 1.5 with the defaults."""
         return 1 + 1 / self.first + 1 / self.second
 
+    @property
+    def uneven(self) -> bool:
+        """True unless each round averages both moments."""
+        return max(self.first, self.second) > 1
+
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         """Check as for any scheme, and refuse codecs: they are not for moments."""
         super().check_plan(policy, policy_options, codec)

@@ -26,6 +26,11 @@ class GradientsOptions(Options):
         return self.powersgd_rank is None
 
     @property
+    def uneven(self) -> bool:
+        """True with PowerSGD: a step has a round of P and of small tensors, and one of Q."""
+        return self.powersgd_rank is not None
+
+    @property
     def among_all(self) -> bool:
         """True: a gradient that some members miss would make the members' parameters differ for good."""
         return True

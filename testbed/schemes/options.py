@@ -138,6 +138,11 @@ class Options(Checked):
         return 1 / self.parts
 
     @property
+    def uneven(self) -> bool:
+        """True if rounds send different numbers of values, so that no one bound holds for the time of each."""
+        return False
+
+    @property
     def site_period(self) -> int:
         """The number N such that each Nth round is among all members and the others are inside sites; 1: all are.
 

@@ -71,6 +71,11 @@ class SparseLoCoOptions(LocalSteps):
         """The values in a round as a multiple of the model's: twice as many if senders are counted, norms left out."""
         return 2.0 if self.mean == "senders" else 1.0
 
+    @property
+    def uneven(self) -> bool:
+        """True with `clip`: every other round has the norms alone."""
+        return self.clip
+
     def check_elastic(self) -> None:
         """Raise Misfit with `clip`, whose step has two rounds."""
         if self.clip:

@@ -120,6 +120,11 @@ class SpartaOptions(ShareOptions):
         """The fraction of the model that one round sends: `share`, or with DiLoCo the mean over a period's rounds."""
         return self.share if self.every is None else (self.every * self.share + 1) / (self.every + 1)
 
+    @property
+    def uneven(self) -> bool:
+        """True with DiLoCo, whose rounds have the whole model."""
+        return self.every is not None
+
 
 SCHEME = Scheme(
     name="sparta",

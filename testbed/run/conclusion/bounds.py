@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
@@ -149,8 +149,20 @@ def provable(experiment: Experiment, directory: RunDirectory) -> bool:
     """Return whether each step used the exact gradients of all members; only then the lower bound holds."""
     if not experiment.spec.sync.own.exact:
         return False
-    plans = [json.loads(file.read_text(encoding="utf-8")) for file in directory.path.glob("plans/*.json")]
-    return not any(plan.groups or plan.codec != PLAIN_CODEC or plan.link_codecs for plan in map(Plan.from_json, plans))
+    return not any(plan.groups or plan.codec != PLAIN_CODEC or plan.link_codecs for plan in _plans(directory))
+
+
+def has_one_bound(experiment: Experiment, directory: RunDirectory) -> bool:
+    """Return whether all members exchanged equally many bytes in each round; only then one bound holds for each."""
+    sync = experiment.spec.sync
+    if sync.own.uneven:
+        return False
+    return not any(plan.groups or plan.codec != sync.codec or plan.link_codecs for plan in _plans(directory))
+
+
+def _plans(directory: RunDirectory) -> Iterator[Plan]:
+    for file in directory.path.glob("plans/*.json"):
+        yield Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
 
 
 def _view(experiment: Experiment, topology: Topology, states: Mapping[str, LinkState], at_s: float) -> View:

@@ -11,7 +11,7 @@ from typing import Any
 
 from testbed.planning.bound import MOST_BOUNDED
 from testbed.run.conclusion import drift, summary
-from testbed.run.conclusion.bounds import bounds_of, lower_bound, provable, segments_of
+from testbed.run.conclusion.bounds import bounds_of, has_one_bound, lower_bound, provable, segments_of
 from testbed.run.conclusion.link_counters import rate_excess
 from testbed.run.conclusion.summary import RoundFigures
 from testbed.run.conclusion.verdict import Evidence, LinkEvidence, Verdict, judge, unused_links
@@ -54,7 +54,8 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     sync = experiment.spec.sync
     centred = sync.scheme.exchange == "all-reduce"
     bounded = program is None and members <= MOST_BOUNDED  # a program's all-reduces have different sizes
-    bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred and bounded else {}
+    even = centred and bounded and has_one_bound(experiment, directory)
+    bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if even else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
     proven = bounded and provable(experiment, directory) and not outcome.status["membership_events"]
     seconds = [r.seconds for r in rounds]

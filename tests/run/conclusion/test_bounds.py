@@ -12,7 +12,7 @@ from testbed.link import LinkState
 from testbed.plan import Group, Plan, Tree
 from testbed.planning import make_policy
 from testbed.planning.bound import least_period
-from testbed.run.conclusion.bounds import Segment, lower_bound, mean_states, provable, segments_of
+from testbed.run.conclusion.bounds import Segment, has_one_bound, lower_bound, mean_states, provable, segments_of
 from testbed.run.conclusion.summary import rounds_of
 from testbed.run.directory import RunDirectory
 from testbed.run.view import declared_view
@@ -25,6 +25,19 @@ SMOKE = REPOSITORY / "experiments" / "smoke.yaml"
 
 def experiment(**sync: str) -> Experiment:
     return Experiment.load(SMOKE, {f"sync.{name}": value for name, value in sync.items()})
+
+
+def recorded(run: Experiment, change: dict[str, object], folder: Path) -> RunDirectory:
+    """Return the directory of a run with a plan with the run's codec, and that plan with a `change`."""
+    plan = replace(make_policy("mst").plan(declared_view(run.topology, 1000)), codec=run.spec.sync.codec)
+    if "groups" in change:
+        alone = tuple(Group((name,), (Tree(name, {}, {}),)) for name in plan.members)
+        change = {**change, "groups": alone}
+    directory = RunDirectory("smoke", folder)
+    (directory.path / "plans").mkdir()
+    for epoch, made in enumerate((plan, replace(plan, **change))):  # type: ignore[arg-type]
+        (directory.path / f"plans/{epoch:04d}.json").write_text(json.dumps(Plan.to_json(made.with_epoch(epoch))))
+    return directory
 
 
 @pytest.mark.local
@@ -44,15 +57,31 @@ def test_it_stands_where_it_is_proven(
     sync: dict[str, str], change: dict[str, object], stands: bool, tmp_path: Path
 ) -> None:
     run = experiment(**sync)
-    plan = make_policy("mst").plan(declared_view(run.topology, 1000))
-    if "groups" in change:
-        alone = tuple(Group((name,), (Tree(name, {}, {}),)) for name in plan.members)
-        change = {**change, "groups": alone}
-    directory = RunDirectory("smoke", tmp_path)
-    (directory.path / "plans").mkdir()
-    for epoch, made in enumerate((plan, replace(plan, **change))):  # type: ignore[arg-type]
-        (directory.path / f"plans/{epoch:04d}.json").write_text(json.dumps(Plan.to_json(made.with_epoch(epoch))))
-    assert provable(run, directory) is stands
+    assert provable(run, recorded(run, change, tmp_path)) is stands
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("sync", "change", "stands"),
+    [
+        ({"strategy": "diloco"}, {}, True),
+        ({"codec": "int8"}, {}, True),
+        ({"strategy": "sparseloco", "clip": "false"}, {}, True),
+        ({"strategy": "sparseloco"}, {}, False),
+        ({"powersgd_rank": "2"}, {}, False),
+        ({"strategy": "sparta"}, {}, True),
+        ({"strategy": "sparta", "every": "4"}, {}, False),
+        ({"strategy": "des_loc"}, {}, False),
+        ({}, {"codec": "int8"}, False),
+        ({}, {"link_codecs": {"london-w0->paris-w0": "bf16"}}, False),
+        ({"strategy": "hierarchical"}, {"groups": ..., "period": 4}, False),
+    ],
+)
+def test_one_bound_holds_for_rounds_of_one_size(
+    sync: dict[str, str], change: dict[str, object], stands: bool, tmp_path: Path
+) -> None:
+    run = experiment(**sync)
+    assert has_one_bound(run, recorded(run, change, tmp_path)) is stands
 
 
 @pytest.mark.local
