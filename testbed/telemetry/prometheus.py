@@ -102,7 +102,8 @@ def _of_network(network: Status) -> Iterator[Metric]:
 
 
 def _ends(link: str) -> tuple[str, str, str]:
-    return (link, *link_ends(link))
+    """Return a link's labels; an edge without a known route is a capacity of its own, `u=>v`."""
+    return (link, *link_ends(link.replace("=>", "->")))
 
 
 #: The values of a metric by its labels' values (a tuple); or the single value of a metric without labels. None makes no

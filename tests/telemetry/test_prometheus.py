@@ -80,6 +80,13 @@ def test_what_is_not_known_has_no_sample() -> None:
     assert began["testbed_rounds_total", frozenset()] == 0
 
 
+def test_an_edge_without_a_known_route_has_its_ends_too() -> None:
+    """As all edges between members of a standalone controller."""
+    found = samples({**RUN, "estimates": {"w0=>w1": RUN["estimates"]["paris->tokyo"]}}, None)
+    labels = {"link": "w0=>w1", "source": "w0", "target": "w1"}
+    assert found["testbed_link_estimated_rate_bytes_per_second", frozenset(labels.items())] == 1e6
+
+
 def test_names_have_their_units_at_the_end() -> None:
     for family in parsed(metrics(RUN, NETWORK).decode()):
         assert family.documentation.endswith(".")
