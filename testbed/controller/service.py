@@ -192,6 +192,8 @@ class ControllerService(ControlledRun):
 
     def received(self, message: ControlMessage) -> None:
         """Pass a member's message to the coordinator. Raises Contradiction if it is impossible."""
+        if self.closed:
+            return  # members send until they have read their Stop
         with self._handling(f"a {message.kind} of {getattr(message, 'member', 'nobody')}"):
             self._carry_out(self.coordinator.receive(message))
             self._reports.add(message)

@@ -400,6 +400,16 @@ async def test_a_controller_that_is_stopped_fails_a_training_that_has_begun_and_
     assert [record.levelname for record in ends] == ["ERROR" if failure else "INFO"]
 
 
+async def test_a_report_that_was_under_way_as_a_training_ended_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, _):
+        controller.fail("enough")
+        await controller.close(keep_server=True)
+        controller.received(Report("a-w0", 0, 0, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, 0))
+    assert all(record.exc_info is None for record in caplog.records)
+
+
 async def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> None:
     view = view_of(sites(("a", "b", 10)), {})
     async with training(spec_of(view), tmp_path, view) as (controller, fleet):
