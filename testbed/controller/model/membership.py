@@ -285,6 +285,7 @@ class AllReduceMembership:
         change, self.reconfiguration = self.reconfiguration, None
         if change is None:
             raise ValueError(f"no reconfiguration is under way that epoch {plan.epoch} could end")
+        self._aborted = False  # members that reconnected meanwhile waited for this one
         self._generation = plan.epoch
         holdings = tuple(change.holdings[member] for member in plan.members)
         for member in plan.members:

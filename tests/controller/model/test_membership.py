@@ -177,6 +177,16 @@ def test_a_restarted_controller_knows_once_all_are_back_whether_one_before_it_ab
     assert membership.abort_unfinished == halted
 
 
+def test_a_member_that_reconnects_during_a_recovery_leaves_no_abort_unfinished() -> None:
+    membership = aborted()
+    list(membership.rejoin(hello("a"), rejoin("a", aborted=True), 11.0))
+    for member in "ac":
+        membership.add_holding(holding(member))
+    list(membership.reconfigure(plan_of("ac", epoch=5)))
+    list(membership.rejoin(hello("c"), rejoin("c"), 500.0))
+    assert not membership.abort_unfinished
+
+
 def test_without_leases_nobody_is_gone() -> None:
     membership = AllReduceMembership(Identities("abc", "hush"), None)
     membership.report_loss(Lost("a", "b", "connection reset", 0), 0.0)
