@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
@@ -49,6 +50,11 @@ class Auto(Policy):
 
     #: Names of plug-ins that plan beside the project's own policies.
     also: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names: object = self.also
+        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(its, str) for its in names):
+            raise PolicyError(f"auto: also {names!r} must be a list of policies' names", field="also", given=names)
 
     def plan(self, view: View) -> Plan:
         """Return the plan with the shortest round of those that the policies make."""
