@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from testbed.plan import Plan, PlanError
+from testbed.plan import Plan, PlanError, codec_bytes
 from testbed.planning.policy import Policy, PolicyError, check_edges, make_policy, register
 from testbed.planning.view import View
 
@@ -54,7 +54,10 @@ class GivenPlan(Policy):
 
     def _written(self) -> Plan:
         try:
-            return Plan.from_json(self.document)
+            plan = Plan.from_json(self.document)
+            for codec in (plan.codec, *plan.link_codecs.values()):
+                codec_bytes(codec)  # raises PlanError where there is no such codec
         except PlanError as error:
             text = f"given: {error}; write a plan as a run keeps it in plans/, or as GET /api/v1/plans returns it"
             raise PolicyError(text, **{"field": "document", **error.details}) from None
+        return plan

@@ -49,6 +49,9 @@ def test_what_is_no_plan_is_refused_at_once_and_what_has_no_edges_where_it_plans
         make_policy("given", {"document": made | {"members": [*made["members"], "d-w0"]}})
     assert caught.value.rule == "span"
     with pytest.raises(PolicyError) as caught:
+        make_policy("given", {"document": made | {"link_codecs": {"b-w0->a-w0": "int3"}}})
+    assert (caught.value.field, caught.value.given) == ("codec", "int3")
+    with pytest.raises(PolicyError) as caught:
         make_policy("given", {"document": made}).plan(without_edges(THREE))
     assert caught.value.rule == "no-edge"
     assert "given" not in policy_names()
