@@ -110,7 +110,7 @@ class ControllerSubject(Subject):
 
     def metrics(self) -> bytes:
         """Return the controller's status in Prometheus' text format."""
-        return metrics_of(self.executor.submit(self._controller.status).result())
+        return metrics_of(self._snapshot()[0])
 
     def do(self, request: Request) -> dict[str, Any]:
         """Pass a user's request to the controller. Raises ApiProblem if the controller refuses it."""
@@ -146,10 +146,10 @@ class ControllerSubject(Subject):
 
 
 def _read(controller: ControllerService) -> Snapshot:
-    """Read a controller. To be called on its event loop."""
+    """Read a controller. To be called on its event loop. Members decide how many rounds there are."""
     hellos = controller.hellos
     addresses = {name: hellos[name].address[0] if name in hellos else "" for name in controller.spec.members}
-    return controller.status(), addresses
+    return controller.status() | {"rounds": None}, addresses
 
 
 def _hosts(status: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, Any]:

@@ -64,6 +64,7 @@ async def test_it_shows_members_rounds_and_plans_and_goes_by_another_policy(tmp_
             assert state["training"]["state"] == "running" and state["training"]["policy"] == "star"
             assert [decision["reason"] for decision in state["decisions"].values()][-1:] == ["forced"]
             assert b'testbed_run_state{state="running"} 1.0' in await aside(subject.metrics)
+            assert state["training"]["rounds"] is None and b"testbed_run_rounds 1" not in await aside(subject.metrics)
 
 
 async def test_rounds_go_on_while_the_state_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

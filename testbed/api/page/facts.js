@@ -26,7 +26,7 @@ function ofTraining(state, elapsed_s) {
   const took = round_seconds ?? Object.values(state.rounds ?? {}).at(-1)?.seconds;
   return [
     ["time", clock(elapsed_s)],
-    ["round", round ?? 0, `of ${rounds}`],
+    ["round", round ?? 0, rounds == null ? "" : `of ${rounds}`], // members of a controller alone decide how many
     ["last round", seconds(took)],
     ["loss", metrics.loss?.toFixed(3) ?? "–"],
     ["accuracy", metrics.accuracy == null ? "–" : `${(100 * metrics.accuracy).toFixed(1)} %`],
