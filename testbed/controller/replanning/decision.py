@@ -149,7 +149,8 @@ def decide(
         The decision, and the quickest of the proposed plans.
     """
     predicted_s = judge.seconds(current)
-    current_s = predicted_s if network_changed else performance.expected_s(predicted_s, judge.is_proven(current))
+    proven = judge.predictor.is_measured(current)
+    current_s = predicted_s if network_changed else performance.expected_s(predicted_s, proven)
     seconds = [current_s if plan.shape() == current.shape() else judge.seconds(plan) for plan in proposed]
     proposed_s, best = min(zip(seconds, proposed, strict=True), key=lambda one: one[0])
     if best.shape() == current.shape():

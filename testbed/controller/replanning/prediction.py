@@ -171,12 +171,15 @@ class PlanJudge:
 
     All plans are judged under the same networks, so that a rate that is drawn high or low favours no plan. A link
     without `doubts` has the rate in the view.
+
+    Attributes:
+        predictor: Predicts the rounds under each view.
     """
 
     def __init__(self, view: View, doubts: Doubts, predictor: RoundPredictor) -> None:
         self._view = view
         self._doubts = doubts
-        self._predictor = predictor
+        self.predictor = predictor
         self._known: dict[int, tuple[Plan, float]] = {}  # by identity: a plan's hash costs as much as some simulations
 
     def seconds(self, plan: Plan) -> float:
@@ -186,12 +189,8 @@ class PlanJudge:
             SimulationError: the plan uses an edge that the view lacks.
         """
         if id(plan) not in self._known:
-            self._known[id(plan)] = plan, self._predictor.predict_s(plan, self._view)
+            self._known[id(plan)] = plan, self.predictor.predict_s(plan, self._view)
         return self._known[id(plan)][1]
-
-    def is_proven(self, plan: Plan) -> bool:
-        """Return whether the plan's predictions are corrected by measured rounds of it."""
-        return self._predictor.is_measured(plan)
 
     def sure_saving_s(self, current: Plan, proposed: Plan, current_s: float) -> float:
         """Return the seconds by which rounds get shorter in four of five cases.
@@ -224,7 +223,7 @@ class PlanJudge:
 
     def _cases(self, plan: Plan) -> tuple[NDArray[np.float64], float]:
         """Return the seconds of the plan's rounds in each drawn network, and their common standard deviation."""
-        _, spread = self._predictor.correction(plan)
-        rough = np.array([self._predictor.simulate_roughly(plan, view) for view in (self._view, *self._views)])
+        _, spread = self.predictor.correction(plan)
+        rough = np.array([self.predictor.simulate_roughly(plan, view) for view in (self._view, *self._views)])
         seconds: NDArray[np.float64] = rough[1:] / rough[0] * self.seconds(plan)
         return seconds, float(seconds.mean() * spread)
