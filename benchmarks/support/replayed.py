@@ -160,7 +160,7 @@ class _Replay:
             plans={plan.epoch: plan for plan in plans},
             rounds=tuple(self._ends),
             swaps=tuple(
-                self._since(swap.to_json(), "requested_s", "held_s", "active_s") for swap in self._group.plans.swaps
+                self._since(swap, "requested_s", "held_s", "active_s") for swap in self._group.plans.swaps_to_json()
             ),
             simulated_from_s=None if diverged is None else self._recorded[diverged][0],
             simulated_round=diverged,

@@ -307,7 +307,7 @@ class AllReduceCoordinator(Coordinator):
             "round_seconds": last.seconds if last else None,
             "metrics": metrics,
             "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
-            "swaps": [swap.to_json() for swap in self.group.plans.swaps],
+            "swaps": self.group.plans.swaps_to_json(),
             **({"rounds": (self.group.last_round or 0) + self.maker.rounds_left} if self.maker.training else {}),
         }
 
@@ -321,5 +321,5 @@ class AllReduceCoordinator(Coordinator):
             "epoch": plans.plan.epoch,
             "lost_updates": rounds.lost,
             "duplicated_updates": rounds.duplicated,
-            "swaps": [swap.to_json() for swap in plans.swaps],
+            "swaps": plans.swaps_to_json(),
         }

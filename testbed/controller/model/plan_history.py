@@ -144,6 +144,10 @@ def pause_ms(finished_s: Sequence[float], first: int, last: int | None = None) -
     return max(0.0, max(felt) - usual) * 1e3
 
 
+#: The newest swaps that are kept with their plans. A plan takes some 10 KB, and a run of weeks has thousands of swaps.
+WHOLE_SWAPS = 100
+
+
 class PlanHistory:
     """The plan in force, the pending swap, and all swaps. Times are Unix seconds.
 
@@ -159,8 +163,9 @@ class PlanHistory:
         self.plan: Plan
         #: The swap under way.
         self.pending: Swap | None = None
-        #: The swaps that came into force or still may.
+        #: The newest swaps that came into force or still may.
         self.swaps: list[Swap] = []
+        self._earlier: list[dict[str, Any]] = []
         self._prepared: dict[int, Swap] = {}  # epochs newer than the one in force, dropped ones included
         self._members: dict[int, frozenset[str]] = {}
 
@@ -168,6 +173,10 @@ class PlanHistory:
     def in_force(self) -> Plan | None:
         """The plan in force; None before the first."""
         return getattr(self, "plan", None)
+
+    def swaps_to_json(self) -> list[dict[str, Any]]:
+        """Return all swaps that came into force or still may, in the order of their epochs."""
+        return [*self._earlier, *(swap.to_json() for swap in self.swaps)]
 
     def members(self, epoch: int) -> frozenset[str] | None:
         """Return the members of an epoch's plan that are still present.
@@ -187,7 +196,7 @@ class PlanHistory:
         self._record(plan)
         swap = Swap(plan, reason, self._clocks.unix(), after_round, joins=joins)
         self.pending = self._prepared[plan.epoch] = swap
-        self.swaps.append(swap)
+        self._add(swap)
         return swap
 
     def drop(self, swap: Swap) -> None:
@@ -231,7 +240,7 @@ class PlanHistory:
         swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s)
         self._prepared = {plan.epoch: swap}
         self._put_in_force(plan)
-        self.swaps.append(swap)
+        self._add(swap)
         log.info("plan of epoch %d (%s) in force after a reconfiguration: %s", plan.epoch, plan.policy, why)
 
     @staticmethod
@@ -294,6 +303,12 @@ class PlanHistory:
             return None  # if it takes in a member, that member reports it when it reconnects
         self._members[plan.epoch] = frozenset(plan.members)
         return Swap(plan, "prepared under the previous controller", done.began_s, done.number, set(plan.members))
+
+    def _add(self, swap: Swap) -> None:
+        """Add the newest swap. The oldest ones are in force, or were, so that their records no longer change."""
+        self.swaps.append(swap)
+        self._earlier += [one.to_json() for one in self.swaps[:-WHOLE_SWAPS]]
+        del self.swaps[:-WHOLE_SWAPS]
 
     def _put_in_force(self, plan: Plan) -> None:
         """Put a plan in force. Reports of incomplete rounds may name the plan before it, and no older one."""

@@ -66,7 +66,7 @@ class PlanPerformance:
     fell: bool = False
     #: The rounds still to come in the run.
     rounds_left: float = float("inf")
-    #: Seconds by which each earlier swap made a round longer.
+    #: Seconds by which each of the newest swaps made a round longer.
     swaps_s: tuple[float, ...] = ()
     #: The seconds of a round that were predicted when the plan was adopted.
     promised_s: float = float("inf")

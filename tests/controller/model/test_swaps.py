@@ -46,3 +46,14 @@ def test_members_are_known_of_the_plan_in_force_and_the_one_before(tmp_path: Pat
     for epoch in range(1, 5):
         plans.resume(plan.with_epoch(epoch), "a connection broke", after_round=epoch)
     assert [plans.members(epoch) is not None for epoch in range(5)] == [False, False, False, True, True]
+
+
+def test_all_swaps_are_told_and_the_newest_keep_their_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.controller.model.plan_history.WHOLE_SWAPS", 2)
+    _, plan, _ = triangle(10)
+    plans = PlanHistory(tmp_path, SimulatedClocks(0.0))
+    plans.begin(plan)
+    for epoch in range(1, 6):
+        plans.resume(plan.with_epoch(epoch), "a connection broke", after_round=epoch)
+    assert [swap["epoch"] for swap in plans.swaps_to_json()] == [1, 2, 3, 4, 5]
+    assert [swap.plan.epoch for swap in plans.swaps] == [4, 5]
