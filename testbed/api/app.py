@@ -81,6 +81,7 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
     )
     app.add_exception_handler(ApiProblem, _in_words)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(MISSING, _not_there)
     app.add_exception_handler(METHOD_NOT_ALLOWED, _not_so)
     app.add_exception_handler(Exception, _unforeseen)
     app.include_router(_state_of(subject), prefix=PREFIX)
@@ -319,6 +320,12 @@ async def _unforeseen(_: HttpCall, error: Exception) -> JSONResponse:
     """Answer an unexpected error: the client shows its text, and the server logs its traceback."""
     code, said = ending_of(error)
     return JSONResponse({"detail": said}, CANNOT if code == errors.CANNOT else FAILED)
+
+
+async def _not_there(request: HttpCall, _: Exception) -> JSONResponse:
+    """Answer an unknown path, such as that of a link whose name is written with a slash."""
+    said = f"there is no {request.url.path}; {PREFIX}/openapi.json lists all paths, and names in them have no slash"
+    return JSONResponse({"detail": said}, MISSING)
 
 
 async def _not_so(request: HttpCall, _: Exception) -> JSONResponse:

@@ -217,6 +217,12 @@ def test_what_cannot_be_is_refused_in_words(site: Site, method: str, path: str, 
     assert (got, type(said["detail"])) == (status, str) and said["detail"]
 
 
+@pytest.mark.parametrize("path", ["/nothing", "/links/paris%2Ftokyo"])
+def test_an_unknown_path_is_told_where_all_paths_are(site: Site, path: str) -> None:
+    status, said, _ = site.ask("GET", path)
+    assert status == 404 and "/api/v1/openapi.json" in said["detail"]
+
+
 @pytest.mark.parametrize("path", ["/links", "/links/paris-%3Etokyo"])
 def test_a_path_says_all_that_it_takes(site: Site, path: str) -> None:
     status, _, headers = site.ask("OPTIONS", path)
