@@ -68,6 +68,7 @@ class Timer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._unread = 0  # answers that are still to come; an interrupt may have left one unread
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._channel.settimeout(ANSWER_TIMEOUT_S)
         with theirs:
@@ -87,10 +88,14 @@ class Timer:
 
     def ask(self, batch: Batch) -> TimerAnswer:
         """Carry out a batch at one instant, and return the states that took effect before it."""
+        answers: list[TimerAnswer] = []
         with self._lock:
             try:
                 send(self._channel, batch)
-                answer = receive(self._channel)
+                self._unread += 1
+                while self._unread and isinstance(answer := receive(self._channel), TimerAnswer):
+                    self._unread -= 1
+                    answers.append(answer)
             except TimeoutError:
                 self._process.kill()
                 self._process.wait()
@@ -102,9 +107,9 @@ class Timer:
             except OSError as error:
                 why = f"the process that replays traces does not answer: {error}"
                 raise ShapingError(self.failure() or why) from error
-        if not isinstance(answer, TimerAnswer):
-            raise ShapingError(self.failure() or "the process that replays traces has ended")
-        return answer
+            if self._unread:
+                raise ShapingError(self.failure() or "the process that replays traces has ended")
+        return TimerAnswer([applied for answer in answers for applied in answer.applied], answers[-1].refusal)
 
     def failure(self) -> str | None:
         """Return why no queued state will take effect; None if all is well."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.network.netlink import NetlinkRequest
 from testbed.emulation.shaping import ShapingError
 from testbed.emulation.shaping.timer import Batch, TimedRequests, Timer, TimerAnswer, receive
@@ -30,6 +31,20 @@ def test_one_that_does_not_answer_is_ended() -> None:
         assert timer.failure() is not None
     finally:
         timer.close()
+
+
+def test_an_answer_that_an_interrupt_left_unread_comes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: socket.socket) -> None:
+        raise Interrupted("SIGINT")
+
+    with closing(Timer()) as timer:
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            patch.setattr("testbed.emulation.shaping.timer.receive", interrupted)
+            timer.ask(Batch())
+        assert timer.ask(Batch(forget=["a->b"])) == TimerAnswer([], None)
+        timer._channel.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            timer._channel.recv(1)
 
 
 def test_the_rows_of_many_links_come_in_one_message() -> None:
