@@ -77,7 +77,9 @@ class ControllerSubject(Subject):
     def state(self) -> State:
         """Return the training's state. Never called on the event loop, which would wait for itself."""
         status, addresses = self._snapshot()
-        training, plans = finite(status), dict(self._plans)
+        # The newest swaps alone, because the state is taken up to ten times a second.
+        training = finite({**status, "swaps": status["swaps"][-NEWEST:]})
+        plans = dict(self._plans)
         keep_plans(plans, training)
         self._plans = dict(sorted(plans.items())[-NEWEST:])
         events, newest = training.pop("membership_events"), training["round"]
