@@ -142,9 +142,15 @@ class TrackRecord:
         self._fell_by = self._group.rounds.count
 
     def keep(self, compute_s: Mapping[str, float]) -> None:
-        """Keep the newest rounds of the plan in force, to learn from them once the rates of their time are known."""
+        """Keep the newest rounds of the plan in force, to learn from them once the rates of their time are known.
+
+        Rounds over the network before the declared one are left out.
+        """
         rounds, plan = self._group.rounds, self._group.plans.plan
-        if whole := rounds.newest_whole(STRETCH, self._kept, plan.epoch):
+        # An oracle is told the network each period, so that hardly any of its rounds would be left.
+        oracle = self._maker.options.view.knowledge == "oracle"
+        first = self._kept if oracle else max(self._kept, self._since)
+        if whole := rounds.newest_whole(STRETCH, first, plan.epoch):
             whole_s = median(ended_s - began_s for began_s, ended_s in whole)
             self._stretches.append(Stretch(plan, whole[0][0], whole[-1][1], whole_s, compute_s))
         self._kept = rounds.count

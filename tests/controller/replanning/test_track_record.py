@@ -33,6 +33,19 @@ def test_rounds_over_the_earlier_network_do_not_count(tmp_path: Path) -> None:
         assert track.performance(fleet.group.clocks.unix()).newest_s
 
 
+def test_nothing_is_learned_from_rounds_over_the_earlier_network(tmp_path: Path) -> None:
+    view = mesh()
+    with simulated(spec_of(view, hold=True), tmp_path, view, seed=0) as fleet:
+        track = TrackRecord(fleet.group, fleet.maker)
+        fleet.run(5)
+        track.redeclare()
+        track.keep({})
+        assert not track._stretches
+        fleet.run(3)
+        track.keep({})
+        assert [stretch.began_s for stretch in track._stretches] == [fleet.group.rounds.complete[5].finished_s]
+
+
 @pytest.mark.parametrize(
     ("reason", "current_s", "of_rounds", "delivered"),
     [
