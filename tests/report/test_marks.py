@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
-from testbed.report.figures.canvas import draw_marks
+from testbed.report.figures.canvas import Drawing, draw_marks, new_figure, style
 from testbed.report.figures.links import draw_links
 from testbed.report.figures.rounds import draw_rounds
 from testbed.report.figures.training import draw_training
@@ -67,3 +68,16 @@ def test_a_run_that_lasted_no_time_has_no_figures_over_time(tmp_path: Path) -> N
         assert (draw_training(record), draw_rounds(record), draw_links(record)) == (None, None, None), program
         lines = [{"at_s": float(number), "program": "a", "values": {"loss": 1.0}} for number in (1, 2)]
         (run / "curves.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_a_figure_of_the_page_keeps_the_digits_of_its_text() -> None:
+    """Ticks of 5 and 15 ms were both written as 0.01, and a loss of 0.00456 as 0."""
+    with style():
+        figure = new_figure(2.0)
+        axes = figure.subplots()
+        axes.plot([0, 1 / 3, 1], [0, 0.0123456, 0.02])
+        axes.set_yticks([0, 0.005, 0.015])
+        shown = Drawing(figure, "fast", "Fast rounds", "The loss goes to 0.00456.").svg
+    assert ">0.005<" in shown and ">0.015<" in shown and "0.00456" in shown
+    tags = re.sub(r">[^<]*<", "><", shown)
+    assert re.search(r"\d\.\d\d\b", tags) and not re.search(r"\d\.\d{3}", tags)

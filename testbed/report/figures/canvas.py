@@ -169,10 +169,15 @@ def _inline(svg: str, name: str, title: str, alt: str) -> str:
     svg = re.sub(r'((?:\bid|xlink:href)="#?|url\(#)', rf"\g<1>{name}-", svg)
     svg = svg.replace("xlink:href", "href")
     svg = re.sub(r"font-family: [^;\"]*;?|font: ([\d.]+px) [^;\"]*", _font, svg)
-    svg = re.sub(r"-?\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), svg)
+    svg = re.sub(r"<[^>]*>", _shortened, svg)  # tags alone: text has the figure's own numbers
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable}, {colour})")
     return re.sub(r">\s+<", "><", re.sub(r"\s*\n\s*", " ", svg))
+
+
+def _shortened(tag: re.Match[str]) -> str:
+    """Return a tag with coordinates of two decimals."""
+    return re.sub(r"-?\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), tag[0])
 
 
 def _font(match: re.Match[str]) -> str:
