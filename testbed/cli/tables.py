@@ -118,7 +118,7 @@ def print_comparison(compared: Comparison) -> None:
         "test accuracy, %": ("final_accuracy", lambda share: f"{100 * share:.1f}"),
         "over the lower bound, ×": ("ratio_to_lower_bound", text.number),
         "over the bound, ×": ("ratio_to_bound", text.number),
-        "over the WAN, MB": ("wan_bytes", lambda count: f"{count / 1e6:.4g}"),
+        "over the WAN, MB": ("wan_bytes", lambda count: text.number(count / 1e6, 4)),
     }
     table = plain_table(*points[0].labels, numbers=columns, then=["verdicts"])
     for point in points:

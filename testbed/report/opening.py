@@ -193,9 +193,9 @@ def _fidelity(record: RunRecord) -> Iterator[str]:
     rates, trips = (_known(links, name) for name in ("rate_error_pct", "rtt_error_ms"))
     if rates and trips and backend in RATE_TOLERANCE:
         yield (
-            f"Every link's rate was within {max(rates):.2g} % of the requested one (tolerance "
-            f"{text.percent(RATE_TOLERANCE[backend])}), and every round trip within {max(trips):.2g} ms (tolerance "
-            f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms)."
+            f"Every link's rate was within {text.number(max(rates), 2)} % of the requested one (tolerance "
+            f"{text.percent(RATE_TOLERANCE[backend])}), and every round trip within {text.number(max(trips), 2)} ms "
+            f"(tolerance {RTT_TOLERANCE_S[backend] * 1e3:g} ms)."
         )
 
 
@@ -208,14 +208,14 @@ def _compared(record: RunRecord, score: Score | None) -> Iterator[str]:
     lower, ratio = sync.get("lower_bound_seconds"), sync.get("ratio_to_lower_bound")
     if lower and ratio:
         yield (
-            f"With the lower bound: whole rounds, computing included, took {ratio:.3g} times the {text.seconds(lower)} "
-            "that any synchronous scheme without compression needs."
+            f"With the lower bound: whole rounds, computing included, took {text.number(ratio)} times the "
+            f"{text.seconds(lower)} that any synchronous scheme without compression needs."
         )
     bound, over = sync.get("bound_seconds"), sync.get("ratio_to_bound")
     if bound and over:
         yield (
-            f"With the bound: a round, {MEANING}, took {over:.3g} times the {text.seconds(bound)} that the bytes of "
-            "any plan need over links without delay."
+            f"With the bound: a round, {MEANING}, took {text.number(over)} times the {text.seconds(bound)} that the "
+            "bytes of any plan need over links without delay."
         )
     if not (lower and ratio) and not (bound and over):
         yield "With no bound, since the run has none."
@@ -252,8 +252,8 @@ def _outcomes(records: Sequence[RunRecord], labels: Sequence[str]) -> Iterator[s
             continue
         (least, best), (most, worst) = known[0], known[-1]
         yield (
-            f"{what} was the shortest in {best} with {text.seconds(least)}, and {most / least:.3g} times as long in "
-            f"{worst} ({text.seconds(most)})."
+            f"{what} was the shortest in {best} with {text.seconds(least)}, and {text.number(most / least)} times as "
+            f"long in {worst} ({text.seconds(most)})."
         )
 
 

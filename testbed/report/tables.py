@@ -125,7 +125,7 @@ def links(record: RunRecord) -> Table | None:
             (
                 link,
                 _range(rates),
-                f"{states[-1].delay_s * 1e3:.3g}",
+                text.number(states[-1].delay_s * 1e3),
                 text.size(carried.get(link)),
                 text.UNKNOWN if busy != busy else text.percent(busy),
                 f"{median(map(abs, estimated[link].off)) * 100:.1f}" if link in estimated else text.UNKNOWN,

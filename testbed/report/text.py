@@ -28,7 +28,7 @@ def seconds(value: float | None) -> str:
 
 def milliseconds(value_s: float | None) -> str:
     """Return seconds as `13.2 ms`."""
-    return UNKNOWN if value_s is None else f"{value_s * 1e3:.3g} ms" if value_s < 1 else f"{value_s * 1e3:.0f} ms"
+    return UNKNOWN if value_s is None else f"{number(value_s * 1e3)} ms"
 
 
 def size(count: float | None) -> str:
@@ -44,7 +44,7 @@ def size(count: float | None) -> str:
 
 def mbit(rate_bps: float) -> str:
     """Return bit/s as `28.5`: Mbit/s without the unit."""
-    return f"{rate_bps / 1e6:.3g}"
+    return number(rate_bps / 1e6)
 
 
 def percent(share: float | None, digits: int = 0) -> str:
@@ -53,13 +53,16 @@ def percent(share: float | None, digits: int = 0) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with `digits` significant digits."""
-    return UNKNOWN if value is None else f"{value:.{digits}g}"
+    """Return a number with `digits` significant digits, and a whole one below ten million without an exponent."""
+    if value is None:
+        return UNKNOWN
+    short = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e+" in short and abs(value) < 1e7 else short
 
 
 def times(value: float | None) -> str:
     """Return a ratio as `3.21 ×`."""
-    return UNKNOWN if value is None else f"{value:.3g} ×"
+    return UNKNOWN if value is None else f"{number(value)} ×"
 
 
 def saving(share: float) -> str:

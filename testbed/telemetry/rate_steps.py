@@ -55,8 +55,10 @@ class RateStep:
         return {"at_s": self.at_s, "kind": self.kind, "target": self.target, **rates}
 
     def __str__(self) -> str:
-        rates = f"{self.before_bps / 1e6:.3g} -> {self.after_bps / 1e6:.3g} Mbit/s"
-        return f"{self.kind} {self.target}: {rates} by its trace"
+        before, after = (
+            f"{bps / 1e6:.3g}" if bps < 999.5e6 else f"{bps / 1e6:.0f}" for bps in (self.before_bps, self.after_bps)
+        )
+        return f"{self.kind} {self.target}: {before} -> {after} Mbit/s by its trace"
 
 
 @dataclass(slots=True)

@@ -41,6 +41,10 @@ def test_a_drop_on_a_used_link_and_its_end_are_told_with_their_rates() -> None:
     assert "drop paris->tokyo" in str(drop)
 
 
+def test_a_rate_of_a_gigabit_is_told_without_an_exponent() -> None:
+    assert "1000 -> 94.1 Mbit/s" in str(RateStep(1.0, "a->b", 1e9, 94.13e6))
+
+
 @pytest.mark.parametrize("factor", [1.3, 1.0])
 def test_a_change_below_the_factor_is_not_told(factor: float) -> None:
     assert factor < FACTOR

@@ -61,7 +61,7 @@ class _LinkPair:
     def label(self) -> str:
         low, high = sorted(self.rates)
         rate = text.mbit(low) if high < ALIKE * low else f"{text.mbit(low)}–{text.mbit(high)}"
-        return f"{rate} Mbit/s\n{self.rtt_s * 1e3:.3g} ms" if self.up else "down"
+        return f"{rate} Mbit/s\n{text.milliseconds(self.rtt_s)}" if self.up else "down"
 
 
 def draw_network(record: RunRecord) -> Drawing | None:
