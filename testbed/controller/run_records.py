@@ -131,7 +131,8 @@ class RunRecords:
     def __init__(self, directory: Path, controller: Controller | None, newest: int | None = None) -> None:
         self._keep = newest
         self._controller = controller
-        self._decided = NewLines(directory / "decisions.jsonl")
+        self._decisions_file = directory / "decisions.jsonl"
+        self._decided = NewLines(self._decisions_file)
         self._reported = NewLines(directory / "rounds.jsonl", BEHIND_BYTES)
         self._lock = threading.Lock()
         self._newest: int | None = None
@@ -169,7 +170,8 @@ class RunRecords:
     def spent(self) -> dict[str, dict[str, float]]:
         """Return the seconds that each member computed, waited and sent in its last round: see `time_spent`."""
         with self._lock:
-            self._spent |= {report["member"]: spent_in(report) for report in self._reported}
+            gossips = not self._decisions_file.exists()  # a controller of rounds has it from its start on
+            self._spent |= {report["member"]: spent_in(report, gossips) for report in self._reported}
             return dict(self._spent)
 
     def _trim(self, records: dict[str, dict[str, Any]]) -> None:
@@ -192,7 +194,10 @@ def keep_plans(plans: dict[int, dict[str, Any]], status: Mapping[str, Any]) -> N
             plans[epoch] = after
 
 
-def spent_in(report: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds that a member spent computing, waiting and sending in a round, by its report."""
+def spent_in(report: Mapping[str, Any], gossips: bool = False) -> dict[str, float]:
+    """Return the seconds that a member spent computing, waiting and sending in a round, by its report.
+
+    An iteration of a member that `gossips` contains its steps.
+    """
     seconds = report["finished_s"] - report["started_s"]
-    return time_spent(seconds, report["compute_s"] + report["paced_s"], report.get("waited", {}))
+    return time_spent(seconds, report["compute_s"] + report["paced_s"], report.get("waited", {}), gossips)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from msgspec.structs import asdict
 
 from testbed.planning import View
+from testbed.protocol import Report
 from testbed.report.run_files import RunFiles, is_of_command
 from testbed.run.conclusion.summary import RoundFigures, fewest, rounds_of
 from testbed.telemetry.rate_steps import RateStep, recorded_steps
@@ -126,6 +127,11 @@ class RunRecord(RunFiles):
     def since(self, unix_s: float) -> float:
         """Return a Unix time as seconds since training began."""
         return unix_s - self.zero_s
+
+    def synchronizing_s(self, report: Report) -> float:
+        """Return the seconds of a report's round; of an iteration, those beside its steps, where members gossip."""
+        seconds = report.finished_s - report.started_s
+        return seconds if self.planned else max(seconds - report.compute_s - report.paced_s, 0.0)
 
     @cached_property
     def end_s(self) -> float:

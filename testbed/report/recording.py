@@ -91,7 +91,8 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     of_links = partial(link_columns, path / "links.jsonl", began, steps)
     await_links = fork(of_links) if forks else of_links
     reports = _lines(path / "rounds.jsonl", ReportLine)
-    rounds = _rounds(reports, began)
+    decisions = _since(path / "decisions.jsonl", began)
+    rounds = _rounds(reports, began, gossips=not decisions)
     seconds = max([sampled_s, *(one["finished_s"] for one in rounds[-1:])])
     samples = _one_a_step(samples, seconds / steps)
     links = await_links()
@@ -114,7 +115,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
         "rounds": rounds,
         "curves": _thinned(sorted(_since(path / "curves.jsonl", began), key=lambda record: record["at_s"])),
         "events": sorted([*events, *_steps(links, samples, began, events)], key=lambda event: event["at_s"]),
-        "decisions": _since(path / "decisions.jsonl", began),
+        "decisions": decisions,
         "plans": _plans(path, summary, rounds),
         "verdict": _verdict(summary),
     }
@@ -238,7 +239,7 @@ def _site(known: Mapping[str, Any], name: str, workers: Sequence[str]) -> dict[s
     return {"label": known.get("label"), "position": known.get("position"), "workers": own}
 
 
-def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]:
+def _rounds(reports: Sequence[ReportLine], began: float, gossips: bool) -> list[dict[str, Any]]:
     """Return each round: its end and duration, the means of metrics over members, and how each member spent it."""
     by_round: dict[int, list[ReportLine]] = {}
     for report in reports:
@@ -250,14 +251,15 @@ def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]
             "finished_s": max(one.finished_s for one in its) - began,
             "seconds": span_of((one.started_s, one.finished_s) for one in its).seconds,
             "metrics": _means(its),
-            "workers": {one.member: _spent(one) for one in its},
+            "workers": {one.member: _spent(one, gossips) for one in its},
         }
         for number, its in sorted(by_round.items())
     ]
 
 
-def _spent(report: ReportLine) -> list[float]:
-    figures = time_spent(report.finished_s - report.started_s, report.compute_s + report.paced_s, report.waited)
+def _spent(report: ReportLine, gossips: bool) -> list[float]:
+    step_s = report.compute_s + report.paced_s
+    figures = time_spent(report.finished_s - report.started_s, step_s, report.waited, gossips)
     return [round(seconds, 4) for seconds in figures.values()]
 
 

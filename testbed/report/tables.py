@@ -172,7 +172,7 @@ def _error(value: float | None, limit: float | None, form: str) -> Cell:
 
 
 def members(record: RunRecord) -> Table | None:
-    """Return a row for each member: its steps, its synchronization, its traffic."""
+    """Return a row for each member: its computing before a round, its synchronization, its traffic."""
     rows = []
     for member in record.members:
         own = [report for report in record.reports if report.member == member]
@@ -187,7 +187,7 @@ def members(record: RunRecord) -> Table | None:
                 text.milliseconds(median(r.compute_s for r in own)),
                 text.milliseconds(median(r.compute_s + r.paced_s for r in own)),
                 text.milliseconds(max(r.late_s for r in own)),
-                text.milliseconds(median(r.finished_s - r.started_s for r in own)),
+                text.milliseconds(median(record.synchronizing_s(r) for r in own)),
                 text.size(sum(r.sent_bytes for r in own)),
                 text.size(sum(r.received_bytes for r in own)),
                 str(sum(peer.retransmits for r in own for peer in r.peers)),
@@ -199,7 +199,7 @@ def members(record: RunRecord) -> Table | None:
         "site",
         "rounds",
         "computing",
-        "step with pacing",
+        "computing with pacing",
         "longest step overrun",
         "synchronizing",
         "sent",

@@ -33,17 +33,19 @@ def span_of(moments: Iterable[tuple[float, float]]) -> RoundSpan:
     return RoundSpan(max(entered), max(finished))
 
 
-def time_spent(seconds: float, step_s: float, waited: Mapping[str, float]) -> dict[str, float]:
+def time_spent(seconds: float, step_s: float, waited: Mapping[str, float], gossips: bool = False) -> dict[str, float]:
     """Return the seconds that a member spent computing, waiting and sending in a round.
 
     Args:
-        seconds: The length of the round.
-        step_s: The steps before the round, up to their declared time.
+        seconds: The length of the round, or of an iteration.
+        step_s: The steps before the round or in the iteration, up to their declared time.
         waited: The seconds that the member waited for each peer.
+        gossips: The member gossips: its iteration contains its steps, and its waits follow one another.
 
     Returns:
-        `compute_s` is the steps, `wait_s` the wait for the last peer, `send_s` the rest of the round.
+        `compute_s` is the steps, `wait_s` the wait for the last peer, or for all that a gossiping member waited for,
+        `send_s` the rest.
     """
-    whole = max(seconds, 0.0)
-    wait = min(max(waited.values(), default=0.0), whole)
+    whole = max(seconds - (step_s if gossips else 0.0), 0.0)
+    wait = min(sum(waited.values()) if gossips else max(waited.values(), default=0.0), whole)
     return {"compute_s": step_s, "wait_s": wait, "send_s": whole - wait}

@@ -56,6 +56,12 @@ def test_a_pause_up_to_the_declared_time_counts_as_computing() -> None:
     assert spent_in(report) == {"compute_s": 0.75, "wait_s": 3.0, "send_s": 1.0}
 
 
+def test_an_iteration_of_a_member_that_gossips_contains_its_steps() -> None:
+    report = {"started_s": 10.0, "finished_s": 14.0, "compute_s": 0.5, "paced_s": 0.5, "waited": {"b": 0.5, "c": 1.0}}
+    assert spent_in(report, gossips=True) == {"compute_s": 1.0, "wait_s": 1.5, "send_s": 1.5}
+    assert spent_in({**report, "paced_s": 4.0}, gossips=True) == {"compute_s": 4.5, "wait_s": 0.0, "send_s": 0.0}
+
+
 def test_only_the_newest_rounds_are_kept(tmp_path: Path) -> None:
     controller = Rounds(5)
     records = RunRecords(tmp_path, controller, newest=3)

@@ -75,6 +75,17 @@ def test_a_run_whose_members_gossip_lacks_no_plan(tmp_path: Path) -> None:
     assert set(record.members) == set(MEMBERS) and len(record.rounds) == 20
 
 
+def test_an_iteration_of_members_that_gossip_contains_its_steps(tmp_path: Path) -> None:
+    """Steps of 60 to 120 ms counted twice: as computing and pacing, and as synchronizing."""
+    run = build_run(tmp_path / "run", rounds=20)
+    whole = RunRecord.read(run)
+    assert [whole.synchronizing_s(its) for its in whole.reports] == [r.finished_s - r.started_s for r in whole.reports]
+    record = RunRecord.read(without_plans(run))
+    for its in record.reports:
+        spent = record.synchronizing_s(its) + its.compute_s + its.paced_s
+        assert spent == pytest.approx(its.finished_s - its.started_s)
+
+
 def test_an_invalid_plan_is_reported(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=20)
     (run / "plans/0000.json").write_text('{"version": 1, "epo')

@@ -16,7 +16,7 @@ from testbed.api.server import ApiServer
 from testbed.report.recording import RecordedRun, fork, recording_of
 from testbed.report.run_files import NotARun
 from testbed.spec.load import parse_yaml
-from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run
+from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run, without_plans
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,15 @@ def test_a_recording_says_what_was_when(run: Path) -> None:
     assert first["active_s"] == 0.0 and others and all(plan["swap"]["active_s"] > 0 for plan in others)
     assert recording["seconds"] >= recording["rounds"][-1]["finished_s"]
     assert recording["verdict"] == {"verdict": "trusted", "reasons": []}
+
+
+@pytest.mark.pure
+def test_an_iteration_of_members_that_gossip_is_as_long_as_its_parts(tmp_path: Path) -> None:
+    run = without_plans(build_run(tmp_path / "run", rounds=3))
+    reports = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    spent = [done["workers"] for done in recording_of(run)["rounds"]]
+    for its in reports:
+        assert sum(spent[its["round"]][its["member"]]) == pytest.approx(its["finished_s"] - its["started_s"], abs=1e-3)
 
 
 @pytest.mark.pure

@@ -131,7 +131,7 @@ def time_spent(record: RunRecord) -> dict[str, dict[str, float]]:
             spent[member] = {
                 "computing": mean(report.compute_s for report in reports),
                 "pacing": mean(report.paced_s for report in reports),
-                "synchronizing": mean(report.finished_s - report.started_s for report in reports),
+                "synchronizing": mean(record.synchronizing_s(report) for report in reports),
             }
     return spent
 
