@@ -5,7 +5,7 @@
 
     cell: a task, a protocol, a seed  --a run of its own, until the loss is reached or the time is over-->  figures
 
-A cell's figure is the time from the first round until the agreed model's loss over the test set is at the task's
+A cell's figure is the time from the first step until the agreed model's loss over the test set is at the task's
 target. Beside it stand the bytes over the WAN, the part of the members' time in which they do not compute, and the loss
 of the worst site. A row is a protocol. In every protocol the same seed has the same data at each site and the same
 first model, and traces begin again with each run, so cells are compared seed by seed.
@@ -30,7 +30,16 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from benchmarks.support.campaign import Campaign, Enough, Watch, load, run_of, seconds_to, without_curves
+from benchmarks.support.campaign import (
+    Campaign,
+    Enough,
+    Watch,
+    first_step_s,
+    load,
+    run_of,
+    seconds_to,
+    without_curves,
+)
 from benchmarks.support.cpn.cells import SCALES, SEEDS, SIMULATED_SEEDS, TASKS, Cell, Goal, cells, simulated_cells
 from benchmarks.support.cpn.protocols import PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, rule_table, said, table
@@ -53,7 +62,7 @@ def enough(goal: Goal, directory: Path) -> bool:
     reports = list(read_records(directory / "rounds.jsonl"))
     if not reports:
         return False
-    began = min(report["started_s"] for report in reports)
+    began = min(report["started_s"] - report["compute_s"] - report["paced_s"] for report in reports)
     losses = [report["metrics"].get("test_loss") for report in reports]
     lasted_s = max(report["finished_s"] for report in reports) - began
     # The loss of a training that diverged is recorded as None.
@@ -83,13 +92,13 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     """Return the figures of a run's records.
 
     `curve` has (seconds, test loss, the worst site's test loss), and None for losses where the training has diverged;
-    `idle` is the part of the members' time in which none of their steps was under way. Time begins when the first
-    member has finished its first steps. With all-reduce, members evaluate the result of a round. In gossip they
+    `idle` is the part of the members' time in which none of their steps was under way. Time begins with the first
+    step. With all-reduce, members evaluate the result of a round. In gossip they
     evaluate the model that an iteration began with, and report it at the iteration's end.
     """
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
     centred = experiment.spec.sync.scheme.exchange == "all-reduce"
-    began = min(report["started_s"] + (0 if centred else report["compute_s"] + report["paced_s"]) for report in reports)
+    began = first_step_s(reports, experiment.spec.sync)
     ended = reports[-1]["finished_s"]
     found = [(report["finished_s" if centred else "started_s"] - began, report["metrics"]) for report in reports]
     curve = [(at_s, its["test_loss"], its["worst_test_loss"]) for at_s, its in found if "test_loss" in its]

@@ -23,7 +23,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.support.campaign import Campaign, load, run_of, without_curves
+from benchmarks.support.campaign import Campaign, first_step_s, load, run_of, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
@@ -33,6 +33,7 @@ from testbed.run.conclusion.conclude import conclude
 from testbed.run.conclusion.summary import late_part
 from testbed.run.conclusion.verdict import STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
+from testbed.spec.sync import SyncSection
 from testbed.telemetry.averages import mean_if_all
 from testbed.telemetry.store import read_records
 from testbed.worker.pace import Slowness
@@ -158,17 +159,17 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     with TemporaryDirectory() as folder, closing(RunDirectory(f"benchmark-hop-{cell.compute}")) as directory:
         experiment = load(cell.experiment(), Path(folder))
         conclude(experiment, directory, run_of(experiment, directory, server).execute())
-    return figures_of(directory.path)
+    return figures_of(directory.path, experiment.spec.sync)
 
 
-def figures_of(directory: Path) -> dict[str, Any]:
+def figures_of(directory: Path, sync: SyncSection) -> dict[str, Any]:
     """Return the figures of a run's records.
 
     `curve` has (seconds, least iteration, the members' mean test loss, or None if that of one diverged).
     """
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
     summary = json.loads((directory / "summary.json").read_text())
-    began = min(report["started_s"] for report in reports)
+    began = first_step_s(reports, sync)
     loss: dict[str, float | None] = {}
     iteration: dict[str, int] = {}
     curve = []

@@ -32,7 +32,7 @@ from numpy import interp
 from rich.console import Console
 
 from benchmarks.results import RESULTS, Entry, entries
-from benchmarks.support.campaign import Campaign, run_of, without_curves
+from benchmarks.support.campaign import Campaign, first_step_s, run_of, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.program import run_program
@@ -156,17 +156,17 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     """Return the figures of a run's records.
 
     Returns:
-        seconds, ends: The whole time; when each round was over at all members, from the first member's begin.
+        seconds, ends: The whole time; when each round was over at all members. Time begins with the first step.
         steps, step_s: The steps of the member with the most, by the time that it computed; seconds over these.
         sent: The bytes that a member sent for each of these steps; the median of the members.
         computing: The percentage of the members' time in which they computed.
-        curve: (seconds, the members' mean test loss, or None if that of one diverged), from the first member's begin.
+        curve: (seconds, the members' mean test loss, or None if that of one diverged).
     """
     # Members of a reduction evaluate at a round's end. Those that gossip evaluate what an iteration began with.
     at = "finished_s" if experiment.spec.sync.scheme.exchange == "all-reduce" else "started_s"
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
     declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
-    began, ended = min(report["started_s"] for report in reports), reports[-1]["finished_s"]
+    began, ended = first_step_s(reports, experiment.spec.sync), reports[-1]["finished_s"]
     computed: dict[str, float] = defaultdict(float)
     sent: dict[str, int] = defaultdict(int)
     ends: dict[int, float] = {}

@@ -26,6 +26,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.run import Run
 from testbed.run.terminal.display import Display, Snapshot, time_left, time_left_text
 from testbed.spec.experiment import Experiment
+from testbed.spec.sync import SyncSection
 from testbed.telemetry.store import write_json
 
 
@@ -105,6 +106,18 @@ def seconds_to(loss: float, run: Mapping[str, Any]) -> float | None:
     The loss of a training that diverged is None.
     """
     return next((float(at_s) for at_s, its, _ in run["curve"] if its is not None and its <= loss), None)
+
+
+def first_step_s(reports: Iterable[Mapping[str, Any]], sync: SyncSection) -> float:
+    """Return when the first member began its first step, in Unix seconds.
+
+    A round's report has the steps before it, and with overlap those during it; an iteration contains its steps.
+    Times are compared from this moment on: at its first round a protocol with 30 local steps has taken them already.
+    """
+    if sync.scheme.exchange == "gossip":
+        return float(min(report["started_s"] for report in reports))
+    at = "finished_s" if sync.own.overlaps else "started_s"
+    return float(min(report[at] - report["compute_s"] - report["paced_s"] for report in reports))
 
 
 class ForkedRun(Run):

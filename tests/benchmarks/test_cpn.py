@@ -61,8 +61,9 @@ def test_what_a_run_s_records_say(tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     (tmp_path / "events.jsonl").write_text("")
     found = figures_of(tmp_path, experiment)
-    assert seconds_to(target, found) == 2.0 and found["seconds"] == 3.0 and found["rounds"] == 3
-    assert found["idle"] == pytest.approx(0.5)
+    # The first steps, of half a second, began at 99.5 s.
+    assert seconds_to(target, found) == 2.5 and found["seconds"] == 3.5 and found["rounds"] == 3
+    assert found["idle"] == pytest.approx(1 - 3 * 0.5 / 3.5)
     assert found["wan_bytes"] == 4000 and found["late"] == 0
     assert found["loss"] == pytest.approx(target / 2) and found["worst_loss"] == pytest.approx(target)
 

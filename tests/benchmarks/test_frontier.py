@@ -104,7 +104,8 @@ def test_a_scheme_that_diverged_is_counted_and_its_last_finite_loss_is_not(tmp_p
 def test_the_last_loss_of_records_is_none_where_it_is_no_number(tmp_path: Path) -> None:
     experiment = experiment_of(Cell(TASK, "diloco", 1, False, STEPS), tmp_path)
     losses = {1: {"test_loss": 2.0, "worst_test_loss": 3.0}, 2: {}, 3: {"test_loss": None, "worst_test_loss": None}}
-    common = {"started_s": 0.0, "late_s": 0.0, "sent_bytes": 1, "received_bytes": 1}
+    times = {"started_s": 0.0, "late_s": 0.0, "compute_s": 0.5, "paced_s": 1.5}
+    common = {**times, "sent_bytes": 1, "received_bytes": 1}
     reports = [
         {**common, "member": worker.name, "round": number, "finished_s": float(number), "metrics": metrics}
         for number, metrics in losses.items()
@@ -112,4 +113,5 @@ def test_the_last_loss_of_records_is_none_where_it_is_no_number(tmp_path: Path) 
     ]
     (tmp_path / "rounds.jsonl").write_text("".join(f"{json.dumps(its)}\n" for its in reports))
     found = figures_of(tmp_path, experiment)
-    assert found["curve"] == [(1.0, 2.0, 3.0), (3.0, None, None)] and loss_of(found) is None
+    assert found["curve"] == [(3.0, 2.0, 3.0), (5.0, None, None)], "from the first step on, 2 s before the round"
+    assert loss_of(found) is None

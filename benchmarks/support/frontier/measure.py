@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.support.campaign import load, run_of
+from benchmarks.support.campaign import first_step_s, load, run_of
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.frontier.cells import STAR, Cell
 from benchmarks.support.netstorm import served
@@ -68,14 +68,14 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     an iteration began, and report it at the iteration's end.
 
     Returns:
-        curve: (seconds, loss over the held-out samples, the worst site's loss), from the first member's begin. Losses
+        curve: (seconds from the first step on, loss over the held-out samples, the worst site's loss). Losses
             are None where the training has diverged.
         round_s: The mean time of a round, without the first.
         mean_bytes, most_bytes: Bytes that a member sent and received: the mean, and the member with the most.
     """
     at = "finished_s" if experiment.spec.sync.scheme.exchange == "all-reduce" else "started_s"
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
-    began = min(report["started_s"] for report in reports)
+    began = first_step_s(reports, experiment.spec.sync)
     declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
     learned = [(report[at] - began, report["metrics"]) for report in reports]
     moved: dict[str, int] = dict.fromkeys(declared, 0)

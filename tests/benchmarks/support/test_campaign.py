@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.support.campaign import Campaign, seconds_to, without_curves
+from benchmarks.support.campaign import Campaign, first_step_s, load, seconds_to, without_curves
+from benchmarks.support.cpn.cells import Cell as RunCell
 from benchmarks.support.forkserver import ForkServer
 
 pytestmark = pytest.mark.local
@@ -58,3 +59,12 @@ def test_a_cell_whose_compute_was_not_what_is_declared_is_not_kept(tmp_path: Pat
 def test_a_loss_is_reached_when_it_is_first_as_low() -> None:
     run = {"curve": [(10.0, 2.0, 4.0), (15.0, None, None), (20.0, 1.0, 2.0), (30.0, 1.5, 3.0)]}
     assert seconds_to(1.2, run) == 20.0 and seconds_to(0.5, run) is None
+
+
+@pytest.mark.parametrize(("protocol", "began_s"), [("diloco 8", 7.0), ("overlap", 9.0), ("fedasync", 10.0)])
+def test_time_begins_with_the_first_step_under_every_protocol(protocol: str, began_s: float, tmp_path: Path) -> None:
+    """Steps of a round are before it, those of a delayed round also during it, those of an iteration in it."""
+    sync = load(RunCell("text", protocol, 1).experiment(), tmp_path).spec.sync
+    times = {"compute_s": 1.0, "paced_s": 2.0}
+    reports = [{"started_s": 10.0 + 5 * number, "finished_s": 12.0 + 5 * number, **times} for number in range(2)]
+    assert first_step_s(reports, sync) == began_s
