@@ -23,7 +23,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.support.campaign import Campaign, first_step_s, load, run_of, without_curves
+from benchmarks.support.campaign import Campaign, first_step_s, load, run_of, seeds_in, without_curves
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
@@ -117,8 +117,6 @@ class Claim:
     graph: str
     better: str
     than: str
-    #: The figure that is compared; a ratio of `than` over `better`.
-    figure: str
     #: The least ratio claimed, or None without a claim.
     bar: float | None
 
@@ -129,16 +127,16 @@ class Claim:
 
 GRAPHS = ("ring", "ring-based", "double-ring")
 CLAIMS = (
-    *(Claim(f"random slowdown, {g}", "random", g, "backup", "standard", "seconds", 1.2) for g in GRAPHS),
+    *(Claim(f"random slowdown, {g}", "random", g, "backup", "standard", 1.2) for g in GRAPHS),
     *(
-        Claim(f"random slowdown, ring, {peer}", "random", "ring", "backup", peer, "seconds", None)
+        Claim(f"random slowdown, ring, {peer}", "random", "ring", "backup", peer, None)
         for peer in ("AD-PSGD", "NetMax", "Prague")
     ),
-    Claim("random slowdown, all-reduce", "random", "ring", "backup", "all-reduce", "seconds", None),
-    Claim("one straggler, jump <= 2", "one", "ring-based", "jump 2", "standard", "seconds", 1.8),
-    Claim("one straggler, jump <= 10", "one", "ring-based", "jump 10", "standard", "seconds", 3.0),
-    Claim("one straggler, AD-PSGD", "one", "ring", "jump 10", "AD-PSGD", "seconds", None),
-    Claim("four stragglers, quantile over min", "four", "ring", "quantile", "jump 10", "seconds", 1.0),
+    Claim("random slowdown, all-reduce", "random", "ring", "backup", "all-reduce", None),
+    Claim("one straggler, jump <= 2", "one", "ring-based", "jump 2", "standard", 1.8),
+    Claim("one straggler, jump <= 10", "one", "ring-based", "jump 10", "standard", 3.0),
+    Claim("one straggler, AD-PSGD", "one", "ring", "jump 10", "AD-PSGD", None),
+    Claim("four stragglers, quantile over min", "four", "ring", "quantile", "jump 10", 1.0),
 )
 #: Modes that wait for all neighbours. They learn what all-reduce does, so the losses at the last iteration are
 #: compared.
@@ -208,14 +206,14 @@ def alone_s(compute: str, seed: int) -> float:
         slow = {f"slow_{name}": value for name, value in slowdown.items()}
         slowness = Slowness(Workload("svm", 16, "sgd", 0.1, seed, shard, MEMBERS, **slow))
         factor: float = stragglers.get(f"rack-w{shard}", 1.0)
-        return factor * STEP_S * sum(slowness.factor(step, 0.0) for step in range(rounds))
+        return factor * STEP_S * sum(slowness.factor(step, 0.0) for step in range(1, rounds + 1))
 
     return max(map(seconds, range(MEMBERS)))
 
 
 def ratios(claim: Claim, found: Mapping[str, Mapping[str, Any]], figure: str) -> list[float]:
     """Return the ratios seed by seed, for seeds of which both cells have the figure."""
-    pairs = [[found.get(cell.key, {}).get(figure) for cell in claim.cells(seed)] for seed in range(1, SEEDS + 1)]
+    pairs = [[found.get(cell.key, {}).get(figure) for cell in claim.cells(seed)] for seed in seeds_in(found)]
     return [than / better for than, better in pairs if than and better]
 
 
@@ -279,7 +277,7 @@ def losses_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[Table, dict[st
 
 
 def _finals(found: Mapping[str, Mapping[str, Any]], protocol: str) -> list[float]:
-    wanted = [replace(REFERENCE, protocol=protocol, seed=seed).key for seed in range(1, SEEDS + 1)]
+    wanted = [replace(REFERENCE, protocol=protocol, seed=seed).key for seed in seeds_in(found)]
     return [loss for key in wanted if key in found and (loss := found[key]["final_loss"]) is not None]
 
 

@@ -108,6 +108,11 @@ def seconds_to(loss: float, run: Mapping[str, Any]) -> float | None:
     return next((float(at_s) for at_s, its, _ in run["curve"] if its is not None and its <= loss), None)
 
 
+def seeds_in(found: Mapping[str, Any]) -> list[int]:
+    """Return the seeds of the kept cells, in order. A seed is the last part of a cell's key."""
+    return sorted({int(key.rpartition("/")[2]) for key in found})
+
+
 def first_step_s(reports: Iterable[Mapping[str, Any]], sync: SyncSection) -> float:
     """Return when the first member began its first step, in Unix seconds.
 

@@ -11,7 +11,6 @@ import yaml
 
 from benchmarks.cpn import enough, figures_of, rounds_to_swap
 from benchmarks.support.campaign import seconds_to
-from benchmarks.support.cpn import tables as cpn_tables
 from benchmarks.support.cpn.cells import TASKS, Cell, Goal, simulated_cells
 from benchmarks.support.cpn.protocols import CONDUCTED, FALL, FLAT, OURS, PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, rule_table, table
@@ -90,7 +89,7 @@ def test_rounds_until_another_plan_is_in_force() -> None:
     assert rounds_to_swap(reports[:5], [event], {}) is None
 
 
-def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit() -> None:
     target = TASKS["text"].goal.loss
     run = {
         "curve": [(5.0, 2 * target, 9.0), (10.0, target, 9.0)],
@@ -102,9 +101,8 @@ def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monke
     }
     run |= {"seconds": 10.0}
     limit_s = TASKS["text"].goal.limit_s
-    monkeypatch.setattr(cpn_tables, "SEEDS", 2)
-    found = {Cell("text", OURS, seed).key: run for seed in (1, 2)}
-    found |= {Cell("text", "ring", seed).key: {**run, "curve": [(10.0, 2 * target, 9.0)]} for seed in (1, 2)}
+    found = {Cell("text", OURS, seed).key: run for seed in (1, 7)}
+    found |= {Cell("text", "ring", seed).key: {**run, "curve": [(10.0, 2 * target, 9.0)]} for seed in (1, 7)}
     shown, figures = table(found, "text")
     assert figures["ring"]["slower"]["ratio"] == pytest.approx(limit_s / 10) and figures["ring"]["at_least"]
     assert figures[OURS]["slower"]["ratio"] == pytest.approx(1) and not figures[OURS]["at_least"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks.support.campaign import seconds_to
-from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell
+from benchmarks.support.campaign import seconds_to, seeds_in
+from benchmarks.support.cpn.cells import TASKS, Cell
 from benchmarks.support.cpn.protocols import ABLATIONS, BASELINES, CONDUCTED, EVENTS, FLAT, OURS
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.support.table import Table
@@ -24,7 +24,7 @@ HELD = ", held"
 
 def measured(found: Mapping[str, Any], task: str, protocol: str) -> dict[Cell, Any]:
     """Return the kept figures of a protocol, by cell."""
-    cells = [Cell(task, protocol, seed) for seed in range(1, SEEDS + 1)]
+    cells = [Cell(task, protocol, seed) for seed in seeds_in(found)]
     return {cell: found[cell.key] for cell in cells if cell.key in found}
 
 
