@@ -17,6 +17,8 @@ from math import inf
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, link_ends, link_name
 from testbed.planning import PolicyError, SimulationError, View, ViewError, make_policy, simulate
 from testbed.planning.simulate import coarse
@@ -349,7 +351,8 @@ def _probed(record: RunRecord, history: _RoundHistory) -> list[float]:
                 sent[link] += (train.bytes + TCP_PAYLOAD_BYTES) * frames  # the first packet is not among the bytes
     found = []
     for link, states in record.states.items():
-        could = rate_in_force(states, record.end_s).mean(0.0, record.end_s) * record.end_s / 8
+        whole = np.array([0.0, record.end_s])  # without the times for which the link was down or missing
+        could = float(rate_in_force(states, record.end_s).means(whole)[0]) * record.end_s / 8
         if could > 0:
             found.append(sent[link] / could)
     return found

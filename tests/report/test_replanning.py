@@ -220,6 +220,16 @@ def test_probes_are_a_part_of_what_links_could_carry() -> None:
     assert found.probes_share == pytest.approx(max(found.probed) / 6)
 
 
+def test_a_link_that_is_down_could_carry_nothing() -> None:
+    reports = record(SECONDLY, [FIRST], []).reports
+    heard = msgspec.structs.replace(
+        reports[5], member="b-w0", arrivals={"a-w0": (Train(5.0, 0.1, 100_000, 10_000_000),)}
+    )
+    states = {"a->b": (LinkRecord(0.0, BEFORE_BPS, 0.01), LinkRecord(20.0, BEFORE_BPS, 0.01, up=False))}
+    (share,) = score(record(SECONDLY, [FIRST], [], reports=(*reports, heard), states=states)).probed
+    assert share == pytest.approx((100_000 + 1448) * 1514 / 1448 / (20 * BEFORE_BPS / 8))
+
+
 def test_considering_is_a_part_of_a_processor_where_it_was_measured() -> None:
     decisions = [{**FIRST, "considered_s": 0.0}, {"at_s": 5.0, "last": 0, "considered_s": 0.5}]
     assert score(record(SECONDLY, decisions, [])).considered == pytest.approx(0.5 / 40)
