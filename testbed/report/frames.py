@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from testbed.errors import CANNOT
+from testbed.protocol import Report
 from testbed.report.record import RunRecord
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def rounds(record: RunRecord) -> DataFrame:
         for one in record.rounds
     )
     frame = _frame(("round", *columns), rows).set_index("round")
-    metrics = _frame(("round",), ({"round": report.round, **report.metrics} for report in record.reports))
-    return frame.join(metrics.groupby("round").mean())
+    metrics = ({"round": report.round, **_metrics(report, ("round", *columns))} for report in record.reports)
+    return frame.join(_frame(("round",), metrics).groupby("round").mean())
 
 
 def reports(record: RunRecord) -> DataFrame:
@@ -52,10 +53,15 @@ def reports(record: RunRecord) -> DataFrame:
     rows = (
         {name: getattr(report, name) for name in (*columns, *counted)}
         | {"started_s": record.since(report.started_s), "finished_s": record.since(report.finished_s)}
-        | dict(report.metrics)
+        | _metrics(report, (*columns, *counted))
         for report in record.reports
     )
     return _frame((*columns, *counted), rows)
+
+
+def _metrics(report: Report, columns: Sequence[str]) -> dict[str, float | None]:
+    """Return a report's metrics. One that has the name of a column, such as `epoch`, gets `metric_` before its name."""
+    return {f"metric_{name}" if name in columns else name: value for name, value in report.metrics.items()}
 
 
 def links(record: RunRecord) -> DataFrame:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from testbed.report import frames
@@ -35,6 +37,17 @@ def test_reports_have_a_row_for_each_member_in_each_round(record: RunRecord) -> 
     assert found["sent_bytes"].sum() == sum(report.sent_bytes for report in record.reports)
     assert (found["finished_s"] >= found["started_s"]).all()
     assert found["started_s"].min() < 60, "since training began"
+
+
+def test_a_metric_with_the_name_of_a_column_has_a_column_of_its_own(record: RunRecord) -> None:
+    """A program's own `session.report({"epoch": 3})` made the tables of its run fail."""
+    reports = [msgspec.structs.replace(its, metrics={"epoch": 3.0, "seconds": its.round}) for its in record.reports]
+    named = replace(record, reports=tuple(reports))
+    rounds, found = frames.rounds(named), frames.reports(named)
+    assert set(rounds["metric_epoch"]) == set(found["metric_epoch"]) == {3.0}
+    assert rounds["metric_seconds"].tolist() == list(rounds.index)
+    assert rounds["epoch"].tolist() == [one.epoch for one in record.rounds]
+    assert found["epoch"].tolist() == [its.epoch for its in record.reports] and "seconds" in found
 
 
 def test_links_and_traffic_are_those_of_the_records(record: RunRecord) -> None:
