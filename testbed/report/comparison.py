@@ -35,7 +35,7 @@ def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
         "opening": comparison_opening(records, list(runs)),
         "badges": {label: badge(record) for label, record in runs.items()},
         "outcome": _outcome(runs),
-        "by_policy": _by_policy(records, _policies(records)),
+        "by_policy": _by_policy(records),
         "drawings": drawings_of(runs),
         "run_by_run": {label: _own_drawings(record, index) for index, (label, record) in enumerate(runs.items())},
         "known": _scores("Knowledge of links", {its: one.known_cells() for its, one in scores.items()}),
@@ -130,18 +130,18 @@ def _outcome(runs: dict[str, RunRecord]) -> Table:
     return table("Outcome", ("run", "verdict", *names), rows, words=2)
 
 
-def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table | None:
-    """Return the median and the range over each policy's runs; None where no policy has several runs."""
-    if len(policies) == len(records):
+def _by_policy(records: Sequence[RunRecord]) -> Table | None:
+    """Return the median and the range over the runs of each group; None where no group has several runs."""
+    groups = _alike(records)
+    if len(groups) == len(records):
         return None
     rows: list[Sequence[Cell | str]] = []
     loss = common_loss([_curve(record) for record in records])
-    for policy in policies:
-        own = [record for record in records if record.policy == policy]
+    for label, own in groups.items():
         sync, training = [r.section("sync") for r in own], [r.section("training") for r in own]
         rows.append(
             (
-                policy,
+                label,
                 str(len(own)),
                 _spread([median_round_s(record) for record in own], text.seconds),
                 _spread([each.get("ratio_to_lower_bound") for each in sync], text.times),
@@ -155,6 +155,18 @@ def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table |
     learned = "time to the loss" if loss is None else f"time to loss {text.number(loss)}"
     columns = ("policy", "runs", "median round", "over the lower bound", "over the bound", "test accuracy")
     return table("By policy", (*columns, "training time", learned, "over the WAN"), rows)
+
+
+def _alike(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Return groups of runs that differ in their seed alone, by their policy and the settings that tell them apart."""
+    settings = [tables.settings(record) for record in records]
+    differing = _differing_names({str(number): its for number, its in enumerate(settings)})
+    others = [name for name in differing if name not in ("seed", "sync.policy") and not name.startswith("sync.options")]
+    groups: dict[str, list[RunRecord]] = {}
+    for record, its in zip(records, settings, strict=True):
+        label = ", ".join([record.policy, *(f"{name} {its.get(name, text.UNKNOWN)}" for name in others)])
+        groups.setdefault(label, []).append(record)
+    return groups
 
 
 def _spread(values: Sequence[float | None], words: Callable[[float], str]) -> Cell:

@@ -345,6 +345,22 @@ def test_equal_runs_get_names_of_their_own(tmp_path: Path) -> None:
     assert "no difference" in text
 
 
+@words_alone
+def test_medians_are_those_of_runs_that_differ_in_their_seed_alone(tmp_path: Path) -> None:
+    """All runs under a policy were one row, whatever their schemes."""
+    runs = []
+    for strategy in ("gradients", "diloco"):
+        for seed in (1, 2):
+            runs.append(build_run(tmp_path / f"{strategy}-{seed}", rounds=12, seed=seed))
+            manifest = json.loads((runs[-1] / "manifest.json").read_text())
+            manifest["spec"]["sync"]["strategy"] = strategy
+            (runs[-1] / "manifest.json").write_text(json.dumps(manifest))
+    page = _Page(write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8"))
+    assert "mst, sync.strategy gradients" in page.text and "mst, sync.strategy diloco" in page.text
+    page = _Page(write_comparison(runs[::2], tmp_path / "comparison.html").read_text(encoding="utf-8"))
+    assert "By policy" not in page.text
+
+
 def test_a_comparison_names_the_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(NotARun) as caught:
         write_comparison([build_run(tmp_path / "run", rounds=5), tmp_path / "elsewhere"], tmp_path / "page.html")
