@@ -17,6 +17,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from math import inf
 from statistics import mean
 from typing import Any
 
@@ -174,7 +175,8 @@ def main() -> int:
         [
             one["scheme"],
             f"{one['loss']:.4f}",
-            f"{one['above_all_reduce']:+.1%} ± {one['above_all_reduce_interval']:.1%}",
+            f"{one['above_all_reduce']:+.1%}"
+            + (f" ± {half:.1%}" if (half := one["above_all_reduce_interval"]) < inf else ""),
             str(one["rounds"]),
             f"{one['mean_bytes']:,.0f}",
             f"{one['ratio']:.0f} ×",

@@ -15,6 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from testbed.telemetry.store import finite
+
 #: Nothing is cut off, in a narrow terminal or a guest's console either.
 WIDTH = 300
 
@@ -43,7 +45,8 @@ def show(tables: Sequence[Table], figures: Mapping[str, Any], *, as_json: bool, 
     """
     machine = {"kernel": platform.release(), "cpus": os.cpu_count(), "backend": backend}
     if as_json:
-        print(json.dumps({**figures, **machine}, default=_plain))
+        # The interval of one seed is infinite, and the loss of a diverged training is no number: null in JSON.
+        print(json.dumps(finite({**figures, **machine}), default=_plain))
         return
     for table in tables:
         _console.print(_rich(table))

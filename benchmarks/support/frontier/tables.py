@@ -129,7 +129,7 @@ def _percent(loss: Ratio) -> str:
 
 
 def figures(ones: Sequence[Compared]) -> list[dict[str, Any]]:
-    """Return the comparisons as values for JSON. With one seed, intervals are infinite."""
+    """Return the comparisons as values for JSON, where infinite intervals, those of one seed, are null."""
     return [asdict(one) for one in ones]
 
 
