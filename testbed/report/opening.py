@@ -193,9 +193,10 @@ def _fidelity(record: RunRecord) -> Iterator[str]:
     rates, trips = (_known(links, name) for name in ("rate_error_pct", "rtt_error_ms"))
     if rates and trips and backend in RATE_TOLERANCE:
         yield (
-            f"Every link's rate was within {text.number(max(rates), 2)} % of the requested one (tolerance "
-            f"{text.percent(RATE_TOLERANCE[backend])}), and every round trip within {text.number(max(trips), 2)} ms "
-            f"(tolerance {RTT_TOLERANCE_S[backend] * 1e3:g} ms)."
+            f"The measured rates of {len(rates)} of {text.count(len(links), 'link')} were within "
+            f"{text.number(max(rates), 2)} % of the requested ones (tolerance {text.percent(RATE_TOLERANCE[backend])}) "
+            f"and the measured round trips of {len(trips)} within {text.number(max(trips), 2)} ms (tolerance "
+            f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms)."
         )
 
 

@@ -166,6 +166,17 @@ def test_the_first_screen_says_what_happened_what_can_be_trusted_and_what_was_co
 
 
 @words_alone
+def test_links_whose_rate_was_not_measured_are_not_said_to_have_it(tmp_path: Path) -> None:
+    """As links above 1 Gbit/s, which the flood before a run can't fill."""
+    run = build_run(tmp_path / "run", rounds=12)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["links"]["london->madrid"]["rate_error_pct"] = None
+    (run / "summary.json").write_text(json.dumps(summary))
+    trusted = answers(write_report(run).read_text(encoding="utf-8"))[QUESTIONS[1]]
+    assert f"{2 * len(PAIRS) - 1} of {2 * len(PAIRS)} links" in trusted
+
+
+@words_alone
 def test_a_run_without_bounds_says_that_it_was_compared_with_none(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=12)
     summary = json.loads((run / "summary.json").read_text())
