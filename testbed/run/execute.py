@@ -27,7 +27,7 @@ from testbed.run.measured_network import recheck_budget
 from testbed.run.programs.run import run_of
 from testbed.run.run import Execution
 from testbed.run.terminal.display import Display, OutputClosedError
-from testbed.run.watchdog import DISK_OF, shortage
+from testbed.run.watchdog import DISK_OF, HOST, shortage
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 
@@ -131,7 +131,7 @@ def _execute(run: Execution, strict: bool, publish: Publish) -> Executed:
         short = None if DISK_OF in text else shortage([directory.path])
         if short and short not in text:
             text = f"{short}; {text}"
-        if DISK_OF in text:
+        if DISK_OF in text or error.rule == HOST:
             raise CannotRun(text) from error
         return _failed(directory, display, publish, text)
     except (FileExistsError, OutputClosedError):  # FileExistsError: a network of this name is up

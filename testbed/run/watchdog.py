@@ -115,6 +115,8 @@ LEAST_FREE_BYTES = 64 << 20
 LEAST_FREE_FILES = 1000
 #: The beginning of a shortage's text.
 DISK_OF = "the disk of "
+#: The rule of the error that a broken part of the host ends a run with.
+HOST = "host"
 
 
 def check_room(folders: Iterable[Path]) -> None:
@@ -199,7 +201,7 @@ class Watchdog:
     def check_host(self) -> None:
         """Raise RunFailed when a disk is full, the run's directory is gone, or the engine or another part is broken."""
         if reason := shortage(self._folders) or self._engine.failure or self._broken():
-            raise RunFailed(reason)
+            raise RunFailed(reason, rule=HOST)
 
     def _look_for_progress(self, status: Mapping[str, Any]) -> None:
         signs = {name: status[name] for name in SIGNS}

@@ -26,7 +26,7 @@ from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import execute, execute_experiment
 from testbed.run.run import Execution
 from testbed.run.terminal.display import Display, OutputClosedError, ProgressConsole
-from testbed.run.watchdog import DISK_OF
+from testbed.run.watchdog import DISK_OF, HOST
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 
@@ -148,7 +148,14 @@ def test_wrong_input_leaves_no_run_that_holds_nothing(
 
 @pytest.mark.local
 @pytest.mark.parametrize("started", [False, True])
-@pytest.mark.parametrize("error", [OSError(errno.EIO, "no disk"), RunFailed(f"{DISK_OF}runs is full")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, "no disk"),
+        RunFailed(f"{DISK_OF}runs is full"),
+        RunFailed("the Docker engine has not answered", rule=HOST),
+    ],
+)
 def test_a_machine_that_breaks_is_the_run_s_failure_after_the_start_alone(
     error: Exception, started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,5 +201,6 @@ def test_another_part_that_breaks_ends_the_run_with_its_reason(tmp_path: Path) -
     dog = Watchdog(smoke(), Saying(state="running"), tmp_path, lambda: reasons[0])  # type: ignore[arg-type]
     dog.check_host()
     reasons[0] = "the SSH client of south has ended"
-    with pytest.raises(RunFailed, match="south"):
+    with pytest.raises(RunFailed, match="south") as raised:
         dog.check_host()
+    assert raised.value.rule == watchdog.HOST
