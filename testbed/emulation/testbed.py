@@ -229,7 +229,7 @@ class Testbed:
 
         Raises:
             FileExistsError: A network of this name is up.
-            ShapingError: No shaping backend works.
+            ShapingError: No shaping backend works, or it can't give a link its jitter.
             SwitchError: The topology's switch does not work.
         """
         if os.geteuid() != 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
@@ -17,6 +18,9 @@ from testbed.run.errors import TooMuch
 from testbed.run.manifest import Manifest
 from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
+
+if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` do without
+    from testbed.emulation.network.network import Network
 
 #: The file with the kernel's default congestion control.
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
@@ -101,9 +105,11 @@ def build_and_measure(
 
     Raises:
         TooMuch: The experiment exceeds the host's budget, and `strict` is set.
+        ShapingError: The shaper can't do what the experiment asks of a link now or later.
     """
     testbed.open()
     network = testbed.network
+    _check_later(experiment, network)
     fits = testbed.budgets_checked or fits_host(experiment, network.shaper.name, strict, display)
     manifest = Manifest(
         directory,
@@ -118,3 +124,12 @@ def build_and_measure(
     with display.step("links measured from outside"):
         fidelity = FidelityMeasurements(testbed)
     return MeasuredNetwork(manifest, fits, fidelity)
+
+
+def _check_later(experiment: Experiment, network: Network) -> None:
+    """Raise ShapingError if the shaper can't give a link the jitter of an event, or of a network to swap to."""
+    for topology in experiment.networks.values():
+        network.check_links(topology)
+    for change in (event.change for event in experiment.spec.events):
+        if change is not None:
+            network.shaper.check_jitter(change.link, change.jitter or 0.0)

@@ -276,6 +276,12 @@ class Link:
         """The link's name, `paris->tokyo`."""
         return link_name(self.source, self.target)
 
+    @property
+    def most_jitter_s(self) -> float:
+        """The most jitter in seconds that the link has in its file or in a row of its trace."""
+        rows = self.trace.rows if self.trace is not None else ()
+        return max(self.state.jitter_s, max((row.jitter_s or 0.0 for row in rows), default=0.0))
+
     def traffic_record(self) -> list[dict[str, Any]]:
         """Return the background traffic as plain values: seconds, bytes, and rates as `bps` or `share` of the link."""
         return [entry.model_dump(mode="json", exclude_none=True, exclude={"link"}) for entry in self.traffic]

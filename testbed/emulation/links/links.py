@@ -149,9 +149,11 @@ class Links:
 
         Raises:
             KeyError: The link is not there.
+            ShapingError: The shaper can't give a link that much jitter.
         """
         with self._lock:
             self._check(change.link)
+        self._shaper.check_jitter(change.link, change.jitter or 0.0)
 
     def change(self, change: LinkChange) -> LinkChange:
         """Put values in force that override the trace.

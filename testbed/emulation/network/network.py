@@ -67,6 +67,7 @@ class Network(Mininet):
         sized for the network and follow it.
 
         Raises:
+            ShapingError: A link has more jitter than the shaper gives.
             SwitchError: The topology asks for a switch that does not work here.
         """
         # Mininet's own start-up raises system-wide limits of the host (sysctl). They are not needed here, and the
@@ -76,6 +77,7 @@ class Network(Mininet):
         self.name = name
         self.topology = topology
         self.shaper = shaper
+        self.check_links(topology)
         self.switch = choose_switch(topology.switch)
         single = any(map(needs_single_frames, topology.links.values()))
         self.offload = SWITCHES[self.switch].offload and not single
@@ -220,6 +222,11 @@ class Network(Mininet):
         self.links_in_force.take(own, up, elsewhere=set(names).difference(own))
         self.set_routes(Routes.over(self.topology, self.links_in_force.down))
 
+    def check_links(self, topology: Topology) -> None:
+        """Raise ShapingError if the shaper can't give a topology's links their jitter in each row of their traces."""
+        for name, link in topology.links.items():
+            self.shaper.check_jitter(name, link.most_jitter_s)
+
     def swap(
         self,
         topology: Topology,
@@ -238,6 +245,7 @@ class Network(Mininet):
             raise ValueError(
                 f"{topology.file}: this swap can't add or remove workers; name exactly those of {self.topology.file}"
             )
+        self.check_links(topology)
         if any(map(needs_single_frames, topology.links.values())):
             self.use_single_frames()
         return SwapTransaction(self, topology, holders or {}).make(before_routes)

@@ -47,9 +47,8 @@ class Reach(NamedTuple):
         rows = link.trace.rows if link.trace is not None else ()
         rate_bps = max((row.rate_bps or 0.0 for row in rows), default=0.0)
         delay_s = max((row.delay_s or 0.0 for row in rows), default=0.0)
-        jitter_s = max((row.jitter_s or 0.0 for row in rows), default=0.0)
         own = link.state
-        return cls(max(rate_bps, own.rate_bps), max(delay_s, own.delay_s) + max(jitter_s, own.jitter_s))
+        return cls(max(rate_bps, own.rate_bps), max(delay_s, own.delay_s) + link.most_jitter_s)
 
     def then(self, rest: Reach) -> Self:
         """Return the reach of a path that begins with this link and continues with `rest`."""

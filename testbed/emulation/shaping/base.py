@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Self
 
@@ -93,6 +94,8 @@ class Shaper(ABC):
 
     #: The name of the backend.
     name: str
+    #: The most jitter in seconds that the backend gives a link.
+    most_jitter_s: float = inf
 
     @property
     @abstractmethod
@@ -142,6 +145,16 @@ class Shaper(ABC):
     @abstractmethod
     def close(self) -> None:
         """Detach every link and release all resources. Calling it twice is allowed."""
+
+    def check_jitter(self, link: str, jitter_s: float) -> None:
+        """Raise ShapingError if the backend can't give a link this much jitter."""
+        if jitter_s > self.most_jitter_s:
+            raise ShapingError(
+                f"link {link} has a jitter of {jitter_s:g} s, and {self.name} gives {self.most_jitter_s:.3f} s at "
+                "most: write less, or use the userspace backend",
+                rule="jitter",
+                link=link,
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -183,6 +183,7 @@ class NetemShaper(Shaper):
     """Shapes with netem, HTB and bfifo on every port, over one netlink socket for each namespace."""
 
     name = "netem"
+    most_jitter_s = MOST_JITTER_S
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -203,7 +204,7 @@ class NetemShaper(Shaper):
         with self._lock:
             refuse_attached(ports, self._trees)
             for port, state in ports.items():
-                _check_jitter(port.link, [state])
+                self.check_jitter(port.link, state.jitter_s)
             try:
                 for port, state in ports.items():
                     self._trees[port.link] = self._plant(port, state)
@@ -219,9 +220,8 @@ class NetemShaper(Shaper):
         """
         with self._lock:
             for link, state in states.items():
-                _check_jitter(link, [state])
-            for link, its in (coming or {}).items():
-                _check_jitter(link, [state for _, state in its])
+                self.check_jitter(link, state.jitter_s)
+            self._check_coming(coming or {})
             if coming:
                 self._note(self._its_timer().ask(Batch(forget=list(coming))))
                 for link in coming:
@@ -246,6 +246,11 @@ class NetemShaper(Shaper):
             if coming:
                 self.expect(coming)
 
+    def _check_coming(self, coming: Mapping[str, FutureStates]) -> None:
+        for link, states in coming.items():
+            for _, state in states:
+                self.check_jitter(link, state.jitter_s)
+
     def _take_back(self, states: Mapping[str, LinkState]) -> bool:
         """Put the states before these in force again. Returns whether the kernel took all requests for that."""
         taken = True
@@ -260,9 +265,8 @@ class NetemShaper(Shaper):
     def expect(self, coming: Mapping[str, FutureStates]) -> None:
         """Append future states, as netlink requests that the timer's process sends when they are due."""
         with self._lock:
+            self._check_coming(coming)
             timed: dict[str, list[TimedRequests]] = {}
-            for link, states in coming.items():
-                _check_jitter(link, [state for _, state in states])
             for link, states in coming.items():
                 tree, ours = self._trees[link], self._coming.setdefault(link, deque())
                 timed[link] = []
@@ -368,18 +372,6 @@ class NetemShaper(Shaper):
             self._controls.pop(netns).close()
             if self._timer is not None:
                 self._note(self._timer.ask(Batch(leave=[netns])))
-
-
-def _check_jitter(link: str, states: Iterable[LinkState]) -> None:
-    """Raise ShapingError if a state has more jitter than netem can give a link."""
-    jitter_s = max((state.jitter_s for state in states), default=0.0)
-    if jitter_s > MOST_JITTER_S:
-        raise ShapingError(
-            f"link {link} has a jitter of {jitter_s:g} s, and netem gives {MOST_JITTER_S:.3f} s at most: "
-            "write less, or use the userspace backend",
-            rule="jitter",
-            link=link,
-        )
 
 
 def _what_lacks(error: OSError, states: Iterable[LinkState]) -> str:

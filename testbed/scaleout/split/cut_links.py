@@ -178,7 +178,7 @@ class TunnelShaper(Shaper):
 
     def __init__(self, inner: Shaper, floor_s: Callable[[str], float]) -> None:
         """Wrap `inner`; `floor_s` returns a link's floor, 0 for a link that is not cut."""
-        self.name = inner.name
+        self.name, self.most_jitter_s = inner.name, inner.most_jitter_s
         self._inner = inner
         self._floor_s = floor_s
 

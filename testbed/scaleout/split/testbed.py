@@ -22,6 +22,7 @@ from testbed.emulation.network.share import OWN
 from testbed.emulation.network.swap import BeforeRoutes, NetworkSwap
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, Port, Shaper, ShapingError
+from testbed.emulation.shaping.probe import BACKENDS
 from testbed.emulation.testbed import Step, Testbed
 from testbed.link import LinkState, link_ends, link_name
 from testbed.scaleout.split.cut_links import cut_hosts, measure_cut_links
@@ -168,6 +169,7 @@ class SplitNetwork(Network):
             raise ValueError(
                 f"{topology.file}: a swap can't add or remove workers; name exactly those of {self.topology.file}"
             )
+        self.check_links(topology)
         self.addressing.know(topology.sites, {frozenset(link_ends(name)) for name in topology.links})
         step: Callable[..., Any] = self._hosts.each
         try:
@@ -276,7 +278,7 @@ class HostsShaper(Shaper):
         if len({one.backend for one in parts.values()}) > 1:
             backends = ", ".join(f"{host} {one.backend}" for host, one in parts.items())
             raise ShapingError(f"hosts shape differently ({backends}): write `backend: userspace` in the experiment")
-        self.name = first.backend
+        self.name, self.most_jitter_s = first.backend, BACKENDS[first.backend].most_jitter_s
         self._realtime = first.realtime_shaping
         self._samples = samples
 

@@ -156,6 +156,14 @@ def test_an_unknown_link_is_named_and_nothing_is_done(links: Links, shaper: Reco
     assert shaper.batches == []
 
 
+def test_a_jitter_beyond_the_shaper_s_is_refused_before_any_change(links: Links, shaper: Recorder) -> None:
+    shaper.most_jitter_s = 2.0
+    links.check(change("a->b", jitter="2s"))
+    with pytest.raises(ShapingError) as refused:
+        links.check(change("a->b", jitter="3s"))
+    assert (refused.value.rule, refused.value.link, shaper.batches) == ("jitter", "a->b", [])
+
+
 def test_a_state_that_could_not_be_applied_is_not_in_force(links: Links, shaper: Recorder) -> None:
     shaper.broken = True
     with pytest.raises(ShapingError):

@@ -25,7 +25,7 @@ from testbed.emulation.network.network import Network
 from testbed.emulation.network.share import WHOLE
 from testbed.emulation.network.wiring import needs_single_frames, send_single_frames
 from testbed.emulation.process import ProcessIdentity
-from testbed.emulation.shaping.base import FutureStates
+from testbed.emulation.shaping.base import FutureStates, ShapingError
 from testbed.link import LinkState, Opportunities, Queue
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from testbed.spec.event import LinkChange
@@ -383,6 +383,19 @@ def test_a_process_that_was_given_a_worker_s_number_is_left_alone() -> None:
 def test_single_frames_are_for_loss_and_queues_of_packets(changed: dict[str, Any], needed: bool) -> None:
     link = replace(TRIANGLE.links["quito->lima"], **changed)
     assert needs_single_frames(link) == needed
+
+
+@pytest.mark.pure
+def test_a_jitter_that_a_trace_gives_later_is_refused_as_that_of_the_file() -> None:
+    shaper = Recorder()
+    shaper.most_jitter_s = 2.0
+    network = SimpleNamespace(shaper=shaper)
+    Network.check_links(network, TRIANGLE)  # type: ignore[arg-type]
+    link, rows = TRIANGLE.links["quito->lima"], (Row(0, 1e6), Row(1, 2e6, jitter_s=3.0))
+    for one in (replace(link, trace=Trace(rows)), replace(link, state=replace(link.state, jitter_s=3.0))):
+        with pytest.raises(ShapingError) as refused:
+            Network.check_links(network, SimpleNamespace(links={one.name: one}))  # type: ignore[arg-type]
+        assert (refused.value.rule, refused.value.link) == ("jitter", "quito->lima")
 
 
 class Detaching(Recorder):

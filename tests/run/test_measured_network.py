@@ -1,0 +1,27 @@
+"""The checks of a run's network before it is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+
+from testbed.emulation.shaping import ShapingError
+from testbed.run.measured_network import build_and_measure
+from testbed.spec.experiment import Experiment
+from tests.emulation.recorder import Recorder
+from tests.spec.files import EXPERIMENT, write
+
+
+@pytest.mark.pure
+def test_the_jitter_of_an_event_is_refused_before_the_network_is_built(tmp_path: Path) -> None:
+    event = {"at": "2s", "change": {"link": "paris->tokyo", "jitter": "3s"}}
+    experiment = Experiment.load(write(tmp_path, experiment={**EXPERIMENT, "events": [event]}))
+    shaper, testbed = Recorder(), MagicMock()
+    shaper.most_jitter_s = 2.0
+    testbed.network.shaper = shaper
+    with pytest.raises(ShapingError) as refused:
+        build_and_measure(experiment, testbed, None, MagicMock(), MagicMock(), False)
+    assert (refused.value.rule, refused.value.link) == ("jitter", "paris->tokyo")
+    testbed.build.assert_not_called()
