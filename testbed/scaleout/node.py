@@ -83,6 +83,8 @@ QUOTED_LINES = 8
 RUNS_END_S = 60.0
 
 CHAIN = "TESTBED-CLUSTER"
+#: The kernel lists addresses of IPv6 here, if it has IPv6.
+IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 
 NOT_INSTALLED = "Ray is not installed here; `sudo ./setup.sh scaleout` installs it"
 
@@ -226,14 +228,20 @@ def _start_ray(node: ClusterNode) -> None:
 
 
 def _filter_ports(hosts: Sequence[str]) -> None:
-    """Drop what machines outside the cluster send to Ray, which listens on every address, and to the tunnels."""
+    """Drop what machines outside the cluster send to Ray, which listens on every address, and to the tunnels.
+
+    The hosts' addresses are IPv4, so this machine alone reaches the ports over IPv6.
+    """
     _unfilter_ports()
-    _iptables("-N", CHAIN)
-    for rule in (["-i", "lo"], *(["-s", host] for host in hosts)):
-        _iptables("-A", CHAIN, *rule, "-j", "ACCEPT")
-    _iptables("-A", CHAIN, "-j", "DROP")
-    for jump in _JUMPS:
-        _iptables("-I", "INPUT", *jump)
+    for program, sources in (("iptables", hosts), ("ip6tables", ())):
+        if program == "ip6tables" and not IPV6_ADDRESSES.exists():
+            continue
+        _change_filter(program, "-N", CHAIN)
+        for rule in (["-i", "lo"], *(["-s", host] for host in sources)):
+            _change_filter(program, "-A", CHAIN, *rule, "-j", "ACCEPT")
+        _change_filter(program, "-A", CHAIN, "-j", "DROP")
+        for jump in _JUMPS:
+            _change_filter(program, "-I", "INPUT", *jump)
 
 
 _JUMPS = (
@@ -243,14 +251,19 @@ _JUMPS = (
 
 
 def _unfilter_ports() -> None:
-    for rule in (*(("-D", "INPUT", *jump) for jump in _JUMPS), ("-F", CHAIN), ("-X", CHAIN)):
-        subprocess.run(["iptables", "-w", *rule], capture_output=True)
+    for program in ("iptables", "ip6tables"):
+        for rule in (*(("-D", "INPUT", *jump) for jump in _JUMPS), ("-F", CHAIN), ("-X", CHAIN)):
+            with suppress(FileNotFoundError):  # without the program there is no filter of ours
+                subprocess.run([program, "-w", *rule], capture_output=True)
 
 
-def _iptables(*words: str) -> None:
-    done = subprocess.run(["iptables", "-w", *words], capture_output=True, text=True)
+def _change_filter(program: str, *words: str) -> None:
+    try:
+        done = subprocess.run([program, "-w", *words], capture_output=True, text=True)
+    except FileNotFoundError:
+        raise CannotRun(f"`{program}` is not installed here, or not on the PATH; apt-get install iptables") from None
     if done.returncode:
-        raise CannotRun(f"the cluster's ports can't be closed to other machines: iptables: {done.stderr.strip()}")
+        raise CannotRun(f"the cluster's ports can't be closed to other machines: {program}: {done.stderr.strip()}")
 
 
 @contextmanager

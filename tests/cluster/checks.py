@@ -212,7 +212,7 @@ def test_down_leaves_nothing_on_any_host(pretended: PretendedCluster) -> None:
     assert "c (10.99.0.4" in said  # the host has no power
     for host in (pretended.head, *(each for each in pretended.hosts.values() if each.is_up)):
         assert not any("ray" in line or "testbed" in line for line in own_processes(host))
-        assert "TESTBED" not in host.run("iptables", "-S")
+        assert all("TESTBED" not in host.run(program, "-S") for program in ("iptables", "ip6tables"))
         assert "cannot access" in host.run("ls", str(FOLDER), check=False)
         assert "cannot access" in host.run("ls", str(SCRATCH), check=False)
         if host is not pretended.head:
