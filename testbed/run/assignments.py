@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from testbed.compiler import CompilerError
@@ -14,7 +15,7 @@ from testbed.planning.events import load as load_simulator
 from testbed.planning.graphs import Graph, GraphError, make_graph
 from testbed.plugins import policy_named, refusal
 from testbed.run.errors import CannotRun
-from testbed.run.view import declared_view
+from testbed.run.view import declared_view, slowed
 from testbed.schemes.assignment import Assignment, GossipAssignment, Setting
 from testbed.schemes.options import Misfit
 from testbed.spec.errors import Fault, SpecError
@@ -68,7 +69,8 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
 
 def _declared(experiment: Experiment, routes: Routes | None = None) -> View:
     spec = experiment.spec
-    return declared_view(experiment.topology, spec.round_bytes, routes, spec.compute.stragglers)
+    known = declared_view(experiment.topology, spec.round_bytes, routes)
+    return replace(known, members=slowed(known.members, spec.compute.stragglers))
 
 
 def _refused(experiment: Experiment, why: str) -> SpecError:

@@ -191,7 +191,8 @@ class Changes:
         check_site(self._testbed, site)
         self._check_takes_members(site)
         with self._workers.one_more(site) as newcomer:
-            members = view.members(self._network.topology, self._experiment.spec.compute.stragglers)
+            stragglers = self._experiment.spec.compute.stragglers
+            members = view.slowed(view.members(self._network.topology), stragglers)
             controller.add_member(newcomer, members, *self._declared())
         worker, work = self._network.topology.last_worker(site), newcomer.job.workload
         share = {"shard": work["shard"], "shards": work["shards"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,9 @@ class Jobs:
     def _planning_spec(self, routes: Routes, at_s: float) -> PlanningSpec:
         spec, topology = self._experiment.spec, self._experiment.topology
         states = view.declared_states(topology)
-        knowledge, stragglers = spec.controller.knowledge, spec.compute.stragglers
-        known = view.view_of(topology, routes, states, spec.round_bytes, at_s, knowledge, stragglers)
+        known = view.view_of(topology, routes, states, spec.round_bytes, at_s, spec.controller.knowledge)
         return PlanningSpec(
-            view=known,
+            view=replace(known, members=view.slowed(known.members, spec.compute.stragglers)),
             policy=spec.sync.policy,
             options=policy_options(spec),
             codec=spec.sync.codec,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from testbed.emulation.network.routing import Routes
 from testbed.link import LinkState, link_name
@@ -13,22 +14,17 @@ from testbed.spec.topology import Topology
 MOST_MESHED = 128
 
 
-def members(topology: Topology, stragglers: Mapping[str, float] | None = None) -> tuple[Member, ...]:
-    """Return every worker as a member, with the names of its access links.
-
-    `stragglers` are the workers that are always slow, with the factor on all of their steps.
-    """
-    factors = stragglers or {}
+def members(topology: Topology) -> tuple[Member, ...]:
+    """Return every worker as a member, with the names of its access links."""
     return tuple(
-        Member(
-            w.name,
-            w.site,
-            w.speed / factors.get(w.name, 1.0),
-            uplink=link_name(w.name, w.site),
-            downlink=link_name(w.site, w.name),
-        )
+        Member(w.name, w.site, w.speed, uplink=link_name(w.name, w.site), downlink=link_name(w.site, w.name))
         for w in topology.workers
     )
+
+
+def slowed(everyone: Iterable[Member], stragglers: Mapping[str, float]) -> tuple[Member, ...]:
+    """Return the members with the speeds of those that are always slow, given the factors on all of their steps."""
+    return tuple(replace(member, speed=member.speed / stragglers.get(member.name, 1.0)) for member in everyone)
 
 
 def physical_links(topology: Topology, states: Mapping[str, LinkState]) -> dict[str, PhysicalLink]:
@@ -86,25 +82,13 @@ def view_of(
     model_bytes: int,
     at_s: float,
     knowledge: Knowledge,
-    stragglers: Mapping[str, float] | None = None,
 ) -> View:
-    """Return the view of a network whose links have these states at `at_s` (Unix seconds).
-
-    `stragglers` are as in `members`.
-    """
-    everyone, links = members(topology, stragglers), physical_links(topology, states)
+    """Return the view of a network whose links have these states at `at_s` (Unix seconds)."""
+    everyone, links = members(topology), physical_links(topology, states)
     return View.of_network(everyone, links, member_routes(topology, routes), model_bytes, at_s, knowledge)
 
 
-def declared_view(
-    topology: Topology,
-    model_bytes: int,
-    routes: Routes | None = None,
-    stragglers: Mapping[str, float] | None = None,
-) -> View:
-    """Return the view of the declared network at its start.
-
-    `routes` saves computing them, if they are known; `stragglers` are as in `members`.
-    """
+def declared_view(topology: Topology, model_bytes: int, routes: Routes | None = None) -> View:
+    """Return the view of the declared network at its start. `routes` saves computing them, if they are known."""
     routes = routes or Routes.over(topology)
-    return view_of(topology, routes, declared_states(topology), model_bytes, 0.0, "declared", stragglers)
+    return view_of(topology, routes, declared_states(topology), model_bytes, 0.0, "declared")
