@@ -160,10 +160,11 @@ def is_ending(pid: int) -> bool:
 def stat_fields(pid: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat from the third one (the state) on; None if there is no such process.
 
-    The second field is the command in parentheses and may contain spaces (proc(5)). The flags are the 9th field, at
-    index 6 here, and the start time the 22nd, at index 19.
+    The second field is the command in parentheses. It may contain spaces (proc(5)) and, since the kernel cuts it after
+    15 bytes, half of a character. The flags are the 9th field, at index 6 here, and the start time the 22nd, at index
+    19.
     """
     try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -6,11 +6,12 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from testbed.emulation.network import namespace
-from testbed.emulation.process import ProcessIdentity, boot_id
+from testbed.emulation.process import ProcessIdentity, boot_id, stat_fields
 
 pytestmark = pytest.mark.local
 
@@ -66,3 +67,14 @@ def test_a_namespace_is_entered_that_its_holder_has_and_no_other(sleeper: subpro
     sleeper.wait()
     with pytest.raises(ProcessLookupError):
         namespace.enter(process)
+
+
+def test_a_command_whose_last_character_the_kernel_cut_hides_no_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("testbed.emulation.process.PROC", tmp_path)
+    (tmp_path / "7").mkdir()
+    command = "vergleich-größe".encode()[:13]
+    assert command.endswith(b"\xc3"), "the first half of a character"
+    (tmp_path / "7" / "stat").write_bytes(b"7 (" + command + b") S 1 2")
+    assert stat_fields(7) == ["S", "1", "2"]

@@ -334,7 +334,7 @@ def remove_stale_pid_files(files: Mapping[str, Path]) -> None:
     """
     for program, file in files.items():
         try:
-            running = (PROC / file.read_text().strip() / "comm").read_text().strip()
+            running = (PROC / file.read_text().strip() / "comm").read_text(errors="replace").strip()
         except OSError:  # no file or no such process
             running = None
         if running != program:
