@@ -174,12 +174,16 @@ def _in_mounts_of(container: ProcessIdentity, act: Callable[[], T]) -> T:
 
 
 def _mount_points(container: ProcessIdentity) -> list[str]:
-    """Return a container's mount points in the order in which they were mounted; a path may be there twice."""
+    """Return a container's mount points in the order in which they were mounted; a path may be there twice.
+
+    The kernel escapes spaces and line feeds in a path, but no spaces or ends of lines that only Unicode has.
+    """
     try:
-        lines = (container.folder / "mountinfo").read_text().splitlines()
+        text = (container.folder / "mountinfo").read_bytes().decode(errors="replace")
     except OSError:
         return []  # it has ended
-    return [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in lines]
+    escaped = [line.split(" ")[4] for line in text.split("\n") if line]
+    return [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point) for point in escaped]
 
 
 def _owners(container: ProcessIdentity) -> Owners:
