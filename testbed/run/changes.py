@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -69,6 +67,7 @@ class Changes:
     Attributes:
         swaps: The network swaps, in the summary's form.
         added: The workers that were added, each with its share of the data.
+        stopped: Whether a request asked to stop a run that has no controller.
 
     Where a command trains, there are no `controller` and no `workers`; `planner` is then the controller that plans for
     its programs, if there is one. `before_routes` is called in a swap with the names of its new links, once they are
@@ -93,6 +92,7 @@ class Changes:
         self._workers = workers
         self._tell = tell
         self._before_routes = before_routes
+        self.stopped = False
         self.swaps: list[dict[str, Any]] = []
         self.added: list[dict[str, Any]] = []
 
@@ -201,11 +201,11 @@ class Changes:
         return self.added[-1]
 
     def _stop(self, request: Stop, by: By) -> None:
-        if self._controller is not None:
+        if self._controller is None:
+            self.stopped = True
+        else:
             self._controller.do(request)
         self._tell("stop", request.reason, by)
-        if self._controller is None:
-            os.kill(os.getpid(), signal.SIGTERM)  # the run ends as by `kill`
 
     def _controlled(self) -> ControllerClient:
         """Return the controller. Raises ApiProblem in a run whose command trains."""

@@ -6,7 +6,9 @@ the experiment's file, but marked as done by hand.
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -213,5 +215,10 @@ class RunControl:
         self._server.__exit__()
 
     def wait(self, seconds: float) -> None:
-        """Carry out requests for `seconds`."""
+        """Carry out requests for `seconds`. After one to stop a run that has no controller, end the run as `kill` does.
+
+        The request has its answer by then: the signal interrupts what this thread does.
+        """
         self._executor.wait(seconds)
+        if self.changes.stopped:
+            os.kill(os.getpid(), signal.SIGTERM)

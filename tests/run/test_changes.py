@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from testbed.api.requests import AddWorker, ApiProblem, ForcePolicy, RecordLaunch
+from testbed.api.requests import AddWorker, ApiProblem, ForcePolicy, RecordLaunch, Stop
 from testbed.cli.tables import print_swap
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.model.spec import Newcomer
@@ -318,3 +318,11 @@ def test_where_members_are_not_ours_none_is_added(experiment: Experiment, tmp_pa
         with pytest.raises(ApiProblem) as caught:
             run.do(request)
         assert caught.value.status == 409
+
+
+@pytest.mark.pure
+def test_a_run_without_a_controller_ends_after_a_request_to_stop(experiment: Experiment) -> None:
+    growing = Growing(experiment.topology)
+    changes = changes_of(experiment, growing, ours=False)
+    assert changes.do(Stop(reason="enough"), "hand") == {}
+    assert changes.stopped and growing.told == [("stop", "enough")]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import io
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -122,3 +125,15 @@ def test_of_a_long_run_the_newest_records_are_shown_and_what_was_done_by_hand(
     state = LiveRun(MagicMock(), MagicMock(), run_log, LoopExecutor(), controller).state()
     assert {number: event["at_s"] for number, event in state["events"].items()} == {"2": 2.0, "5": 5.0, "6": 6.0}
     assert (list(state["rounds"]), list(state["decisions"])) == (["8", "9"], ["2", "3"])
+
+
+def test_a_request_to_stop_has_its_answer_before_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(os, "kill", lambda _, number: done.append(number))
+    changes = SimpleNamespace(stopped=False)
+    control = RunControl(MagicMock(), MagicMock(folder=tmp_path), MagicMock(), changes, None)  # type: ignore[arg-type]
+    control.wait(0.0)
+    assert done == []
+    control._executor.submit(setattr, changes, "stopped", True).add_done_callback(lambda _: done.append("answered"))
+    control.wait(0.0)
+    assert done == ["answered", signal.SIGTERM]
