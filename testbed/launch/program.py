@@ -6,6 +6,7 @@ shell: 128 plus the signal's number if a signal ended the program, although a pr
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -35,6 +36,9 @@ from testbed.launch.ranks import Rank
 #: to the first instruction; a busy one takes seconds.
 ENGINE_S = 60.0
 ASK_S = 0.01
+
+#: The errors of a machine that can start no program now, whichever it is.
+SHORT = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 
 #: The exit codes of a program that the engine could not start.
 NOT_STARTED = (126, 127)
@@ -81,6 +85,7 @@ class Starter(Protocol):
         Raises:
             BadCommand: There is no such program.
             LaunchFailed: The worker has ended.
+            OSError: This machine can start no further program.
         """
 
     def end(self) -> None:
@@ -108,6 +113,8 @@ class HostStarter:
         except ProcessLookupError:
             raise LaunchFailed(f"{rank.worker} has ended; take the network down and up again") from None
         except OSError as error:
+            if error.errno in SHORT:
+                raise
             remedy = "; ".join(line_end_hints(command, None)) or "the path of a program"
             raise BadCommand(
                 f"{command[0]} cannot be run on this machine: {error.strerror}\n    write instead: {remedy}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socketserver
 import struct
 from collections.abc import Iterator
@@ -12,7 +14,10 @@ import docker
 import pytest
 from requests.exceptions import HTTPError
 
-from testbed.launch.program import ContainerCommand, ContainerProgram
+from testbed.emulation.process import ProcessIdentity
+from testbed.launch import BadCommand
+from testbed.launch.program import ContainerCommand, ContainerProgram, HostStarter
+from testbed.launch.ranks import Rank
 
 pytestmark = pytest.mark.local
 
@@ -102,3 +107,19 @@ def test_an_exit_code_above_128_is_called_a_signal_only_where_it_is_known_to_be_
     code: int, status: int | None, said: str
 ) -> None:
     assert ContainerCommand(["train"]).how_it_ended(code, status) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EAGAIN, OSError), (errno.EMFILE, OSError), (errno.ENOENT, BadCommand)]
+)
+def test_a_machine_that_starts_no_process_is_no_fault_of_the_command(
+    number: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "train")
+
+    monkeypatch.setattr("testbed.launch.program.inside_of", refuse)
+    holder = ProcessIdentity(1, 1)
+    starter = HostStarter("net", "launch", {"oslo-w0": ["train"]}, {"oslo-w0": holder})
+    with pytest.raises(kind):
+        starter.start(Rank("oslo-w0", "oslo-w0", {}))
