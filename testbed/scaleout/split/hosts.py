@@ -21,7 +21,14 @@ from testbed.emulation.network.share import OWN
 from testbed.emulation.process import await_end
 from testbed.scaleout.split.cut_links import HostsNetwork, Pair
 from testbed.scaleout.split.host import HostPath, received
-from testbed.scaleout.split.probes import ClockEstimate, ClockSample, Prober, best_of_stretches, estimate
+from testbed.scaleout.split.probes import (
+    PROBE_PORT,
+    ClockEstimate,
+    ClockSample,
+    Prober,
+    best_of_stretches,
+    estimate,
+)
 
 #: The time for a host to connect and to begin, in seconds: what its shell prints may look like the start of an answer.
 BEGIN_S = 120.0
@@ -41,14 +48,23 @@ class HostProcess:
     """A process on a host: `command` starts `host.serve` there, with its input and output connected to this process."""
 
     def __init__(self, name: str, command: Sequence[str], *arguments: Any) -> None:
-        """Start the process. `arguments` are those of SplitHost after its name; its errors and HostLost are raised."""
+        """Start the process. `arguments` are those of SplitHost after its name.
+
+        Raises:
+            EmulationError: The command's program is missing here, or the host can't answer probes.
+            HostLost: The host does not begin.
+        """
         self.name = name
         requests, self._requests = Pipe(duplex=False)
         self._answers, answers = Pipe(duplex=False)
-        with requests, answers:
-            self._process = subprocess.Popen(
-                [*command], stdin=requests.fileno(), stdout=answers.fileno(), start_new_session=True
-            )
+        try:
+            with requests, answers:
+                self._process = subprocess.Popen(
+                    [*command], stdin=requests.fileno(), stdout=answers.fileno(), start_new_session=True
+                )
+        except FileNotFoundError as error:
+            text = f"{name} can't be reached: `{command[0]}` is not installed here; install openssh-client"
+            raise EmulationError(text, host=name) from error
         self._numbers = count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}
@@ -61,6 +77,11 @@ class HostProcess:
             self.close()
             remedy = "see that a command over SSH prints nothing of its own: `ssh HOST true`"
             raise HostLost(f"{name} did not begin within {BEGIN_S:g} s; {remedy}", host=name) from None
+        except OSError as error:
+            self.close()
+            text = f"{name} can't answer probes at UDP port {PROBE_PORT} of its address: {error.strerror or error}"
+            remedy = "see that no other run over several hosts is on there, and that the address is the host's own"
+            raise EmulationError(f"{text}; {remedy}", host=name) from error
         except BaseException:
             self.close()
             raise

@@ -182,9 +182,8 @@ class SplitRun(Run):
         """Start a process on each machine.
 
         Raises:
-            EmulationError: This machine is none of the hosts.
+            EmulationError: This machine is none of the hosts, or a host can't answer probes.
             HostLost: A host does not answer.
-            OSError: The probes' port is taken.
         """
         if not any(machine.ssh is None for machine in self._machines.values()):
             raise EmulationError(

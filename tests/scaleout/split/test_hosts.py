@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from testbed.emulation.errors import EmulationError
 from testbed.scaleout.split import hosts as module
 from testbed.scaleout.split.host import HostPath
 from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
@@ -95,3 +96,21 @@ def test_a_host_that_does_not_answer_as_one_is_lost_and_the_remedy_said(
     monkeypatch.setattr(module, "BEGIN_S", 0.5)
     with pytest.raises(HostLost, match=said):
         HostProcess("north", ["sh", "-c", prints], LOOPBACK, b"0123456789abcdef")
+
+
+TAKEN = """
+from multiprocessing.connection import Connection
+Connection(0, writable=False).recv()
+Connection(1, readable=False).send((1, False, OSError(98, "in use")))
+"""
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [([sys.executable, "-c", TAKEN], "other run"), (["/nowhere/ssh"], "openssh-client")],
+)
+def test_a_host_that_cannot_begin_is_named_with_the_remedy(command: list[str], remedy: str) -> None:
+    with pytest.raises(EmulationError, match=remedy) as refused:
+        HostProcess("north", command, LOOPBACK, b"0123456789abcdef")
+    assert refused.value.host == "north" and not isinstance(refused.value, HostLost)
