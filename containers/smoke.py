@@ -135,7 +135,7 @@ def machine(client: docker.DockerClient, image: str, folder: Path) -> Iterator[t
             container.reload()
             if container.status == "running":
                 # An interrupted run goes on in the container: ask it to end and to remove its own containers.
-                container.exec_run([*TESTBED, "clean"], environment=environment())
+                container.exec_run([*TESTBED, "network", "clean", "--all"], environment=environment())
                 container.stop()
     finally:
         remove_containers(client, NAME)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import docker
 import pytest
@@ -100,3 +101,18 @@ def test_the_container_may_do_what_an_engine_needs_and_goes_with_an_interrupt(
         assert ("--privileged" in grant.flags) == allowed["Privileged"]
         raise KeyboardInterrupt
     assert not client.containers.list(all=True, filters={"label": f"{LABEL}={smoke.NAME}"})
+
+
+@pytest.mark.pure
+def test_an_interrupted_run_is_ended_before_its_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`testbed network clean` spares a run that is under way, unless it is told to end all."""
+    container = MagicMock(status="running")
+    for name in ("remove_containers", "remove_control_groups"):
+        monkeypatch.setattr(smoke, name, lambda *_: None)
+    monkeypatch.setattr(smoke, "start", lambda *_: (container, MagicMock()))
+    monkeypatch.setattr(smoke, "RUNS", tmp_path / "runs")
+    with pytest.raises(KeyboardInterrupt), smoke.machine(MagicMock(), "image", tmp_path):
+        raise KeyboardInterrupt
+    done = [call[0] for call in container.method_calls]
+    assert done.index("exec_run") < done.index("stop")
+    assert container.exec_run.call_args.args[0][-2:] == ["clean", "--all"]
