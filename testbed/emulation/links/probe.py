@@ -16,6 +16,7 @@ from math import ceil, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.shaping.base import passes
 from testbed.link import MTU_FRAME_BYTES, LinkState, link_ends, link_name
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` d
     from testbed.emulation.network.network import Network
 
 PINGS = 8
+#: The exit codes of a shell that could not start a program.
+NOT_STARTED = (126, 127)
 PING_INTERVAL_S = 0.1
 #: The seconds in which a busy host answers a ping, beyond the links' own delays: these may be a minute each way.
 PATIENCE_S = 3.0
@@ -125,6 +128,9 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
 
     `states` includes the reverse links. ping prints single times of 100 ms and more in whole milliseconds, but its
     closing line in microseconds.
+
+    Raises:
+        EmulationError: There is no `ping` on this machine.
     """
     ways = {name: (states[name], states[way_back]) for name in names if (way_back := link_back(name)) in states}
     running = {
@@ -141,7 +147,10 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
     }
     errors = {}
     for name, process in running.items():
-        closing = re.search(r"= ([\d.]+)/([\d.]+)/", process.communicate()[0].decode(errors="replace"))
+        said = process.communicate()[0].decode(errors="replace")
+        if process.returncode in NOT_STARTED:
+            raise EmulationError(f"`ping` can't be started: {said.strip()}; apt-get install iputils-ping")
+        closing = re.search(r"= ([\d.]+)/([\d.]+)/", said)
         there, back = ways[name]
         if closing is not None:
             measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.links import probe
 from testbed.link import MTU_FRAME_BYTES, LinkState
 from testbed.spec.units import MOST_DELAY_S
@@ -80,3 +83,12 @@ def test_a_rate_that_is_off_shows_between_quick_looks() -> None:
     error, resolution = probe.rate_error(FAST, before, after)
     assert error == pytest.approx(-0.03, abs=1e-6)
     assert resolution < 0.001
+
+
+def test_a_missing_ping_is_no_silence_of_a_link() -> None:
+    process = SimpleNamespace(returncode=127, communicate=lambda: (b"sh: 1: exec: ping: not found\n", None))
+    router = SimpleNamespace(popen=lambda *_, **__: process)
+    network = SimpleNamespace(router=lambda _: router, addressing=SimpleNamespace(next_hop=lambda *_: "10.0.0.1"))
+    states = {"a->b": FAST, "b->a": FAST}
+    with pytest.raises(EmulationError, match="iputils-ping"):
+        probe.round_trip_errors(network, states, states)  # type: ignore[arg-type]
