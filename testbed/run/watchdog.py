@@ -69,7 +69,7 @@ ANSWER_S = 5
 
 
 class EngineWatch:
-    """Pings the Docker engine from a thread between `start` and `stop`, so that a hung engine does not block the run.
+    """Pings the Docker engine from a thread while the context is open, so that a hung engine does not block the run.
 
     The silence is counted from the first ping without an answer; while this process itself is stopped, none is sent.
     """
@@ -88,11 +88,12 @@ class EngineWatch:
             return None
         return f"the Docker engine at {engine.address()} has not answered for {silent_s:.0f} s ({self._complaint})"
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Start to ping the Docker engine, on a thread."""
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the pings. A thread that still waits for the engine after ANSWER_S is left to end by itself."""
         self._closed.set()
         self._thread.join(ANSWER_S)
@@ -119,10 +120,10 @@ DISK_OF = "the disk of "
 HOST = "host"
 
 
-def check_room(folders: Iterable[Path]) -> None:
-    """Raise RunFailed when one of these folders is gone, or its file system is short of space or files."""
-    if short := shortage(folders):
-        raise RunFailed(short)
+def check_machine(folders: Iterable[Path], engine_watch: EngineWatch | None) -> None:
+    """Raise RunFailed when one of these folders is gone, its disk is full, or the watched engine does not answer."""
+    if reason := shortage(folders) or (engine_watch.failure if engine_watch is not None else None):
+        raise RunFailed(reason, rule=HOST)
 
 
 def shortage(folders: Iterable[Path]) -> str | None:
@@ -169,11 +170,11 @@ class Watchdog:
         self._signs: Mapping[str, Any] = {}
 
     def __enter__(self) -> Self:
-        self._engine.start()
+        self._engine.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._engine.stop()
+        self._engine.__exit__()
 
     def status(self) -> dict[str, Any] | None:
         """Return the controller's status, or None while it does not answer for less than UNANSWERED_S.

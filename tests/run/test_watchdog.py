@@ -20,10 +20,10 @@ from testbed.emulation.containers import engine
 from testbed.run import watchdog
 from testbed.run.controller_process import ControllerProcess
 from testbed.run.errors import RunFailed
-from testbed.run.watchdog import LEAST_QUIET_S, EngineWatch, Watchdog, longest_quiet_s
+from testbed.run.watchdog import LEAST_QUIET_S, EngineWatch, Watchdog, check_machine, longest_quiet_s
 from testbed.spec.experiment import Experiment
 from tests.controller.runs import mesh, spec_of
-from tests.waiting import stop
+from tests.waiting import stop, until
 
 pytestmark = pytest.mark.local
 
@@ -179,6 +179,20 @@ def test_an_engine_that_cannot_be_asked_ends_the_run(tmp_path: Path, monkeypatch
 def test_an_engine_may_be_silent_for_a_short_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     assert EngineWatch().failure is None
+
+
+def test_a_command_s_run_ends_with_the_engine_of_its_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setattr(watchdog, "ASK_S", 0.01)
+    monkeypatch.setattr(watchdog, "SILENT_S", 0.0)
+    check_machine([tmp_path], None)
+    with EngineWatch() as watch:
+        until(lambda: watch.failure is not None)
+        with pytest.raises(RunFailed) as raised:
+            check_machine([tmp_path], watch)
+    assert raised.value.rule == watchdog.HOST and f"unix://{tmp_path}/docker.sock" in str(raised.value)
 
 
 def test_a_disk_without_room_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,13 +32,16 @@ from testbed.run.run import BUILD_S, IMAGE_S, START_S, Execution, Run
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.run.training import LOOK, LOOK_S, STATUS_S, MeasuredTraining, Outcome
-from testbed.run.watchdog import check_room
+from testbed.run.watchdog import EngineWatch, check_machine
 from testbed.spec.experiment import Experiment
 from testbed.spec.units import count
 
 
 class ProgramTraining(MeasuredTraining):
-    """The training of a run whose workers execute a command, until it has ended on all of them."""
+    """The training of a run whose workers execute a command, until it has ended on all of them.
+
+    `engine_watch` watches the engine of the workers' containers; it is None if the command runs on the host.
+    """
 
     def __init__(
         self,
@@ -47,13 +50,14 @@ class ProgramTraining(MeasuredTraining):
         measured: MeasuredNetwork,
         run_log: RunLog,
         programs: ExperimentPrograms,
+        engine_watch: EngineWatch | None,
     ) -> None:
         records = None if programs.controller is None else programs.controller.client
         follow_swap = measured.fidelity.follow_swap
         changes = Changes(experiment, testbed, None, None, run_log.happened, follow_swap, planner=records)
         control = RunControl(experiment, testbed, run_log, changes, records)
         super().__init__(testbed, measured, run_log, control, tcp=True)
-        self._programs = programs
+        self._programs, self._engine_watch = programs, engine_watch
         self._asked = 0.0
 
     def _execute(self, guard: Guard) -> Outcome:
@@ -77,7 +81,7 @@ class ProgramTraining(MeasuredTraining):
         self._show_progress()
         self._run_log.tell()
         self._check_emulation()
-        check_room([self._run_log.directory.path, Path("/")])
+        check_machine([self._run_log.directory.path, Path("/")], self._engine_watch)
 
     def _show_progress(self) -> None:
         """Pass the controller's status and the figures that the programs printed on to the page, every STATUS_S."""
@@ -136,7 +140,8 @@ class ProgramRun(Execution):
         display.say(
             f"  {testbed.name} is up: `testbed link set A-B --rate 5mbit` changes it, `testbed network exec` enters it"
         )
-        return ProgramTraining(experiment, testbed, measured, run_log, programs).execute(guard)
+        watch = guard.enter_context(EngineWatch()) if fleet else None
+        return ProgramTraining(experiment, testbed, measured, run_log, programs, watch).execute(guard)
 
 
 def run_of(experiment: Experiment, directory: RunDirectory, display: Display) -> Execution:

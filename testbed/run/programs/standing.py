@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from testbed.run.programs.experiment_programs import ExperimentPrograms, Program
 from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
-from testbed.run.watchdog import check_room
+from testbed.run.watchdog import EngineWatch, check_machine
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 from testbed.spec.units import count
@@ -217,7 +218,8 @@ class StandingRun(Execution):
             stack.callback(lambda: manifest.add(**programs.record))
             stack.callback(programs.end)
             programs.start()
-            programs.wait(self._look)
+            watch = None if docker_client is None else stack.enter_context(EngineWatch())
+            programs.wait(partial(self._look, watch))
             ended = time.time()
         manifest.add(ended_s=ended, membership_events=programs.status["membership_events"])
         programs.check()
@@ -234,9 +236,9 @@ class StandingRun(Execution):
             not_judged=[NOT_JUDGED],
         )
 
-    def _look(self) -> None:
+    def _look(self, engine_watch: EngineWatch | None) -> None:
         self._recorder.check()
-        check_room([self.directory.path])
+        check_machine([self.directory.path], engine_watch)
 
     def _by_hand(self) -> list[dict[str, Any]]:
         return [event for event in self.directory.read("events.jsonl") if event.get("by") == "hand"]
