@@ -267,7 +267,7 @@ class HostPath:
 
     #: The least round trip in seconds; None where nobody answers.
     round_trip_s: float | None
-    #: The largest packet in bytes.
+    #: The largest packet in bytes; 0 where nobody answers.
     mtu: int
 
 
@@ -297,10 +297,11 @@ class SplitHost:
     # Before -------------------------------------------------------------------------------------------------------
 
     def paths(self, hosts: Mapping[str, IPv4Address]) -> dict[str, HostPath]:
-        """Measure the paths to other hosts before anything is built. Raises OSError where there is no route."""
-        found = measure(hosts, self._token, self._underlay)
+        """Measure the paths to other hosts before anything is built."""
+        probed = measure(hosts, self._token, self._underlay)
+        found = {name: one.least_round_trip_s for name, one in probed.items()}
         return {
-            name: HostPath(found[name].least_round_trip_s, path_mtu(address, self._underlay))
+            name: HostPath(found[name], 0 if found[name] is None else path_mtu(address, self._underlay))
             for name, address in hosts.items()
         }
 

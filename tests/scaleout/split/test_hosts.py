@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from ipaddress import IPv4Address
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.network.share import OWN
 from testbed.scaleout.split import hosts as module
-from testbed.scaleout.split.host import HostPath
+from testbed.scaleout.split.host import HostPath, SplitHost
 from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
 from testbed.scaleout.split.probes import STRETCH_S, ClockSample, Probed, best_of_stretches, estimate
 from testbed.scaleout.split.verdict import HostSamples
@@ -114,3 +118,15 @@ def test_a_host_that_cannot_begin_is_named_with_the_remedy(command: list[str], r
     with pytest.raises(EmulationError, match=remedy) as refused:
         HostProcess("north", command, LOOPBACK, b"0123456789abcdef")
     assert refused.value.host == "north" and not isinstance(refused.value, HostLost)
+
+
+@pytest.mark.pure
+def test_a_host_without_a_route_to_another_says_that_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+
+    monkeypatch.setattr("testbed.scaleout.split.host.measure", lambda *_: {"south": Probed((), 250, 250)})
+    monkeypatch.setattr("testbed.scaleout.split.host.path_mtu", refuse)
+    north = SimpleNamespace(_token=b"", _underlay=OWN)
+    found = SplitHost.paths(north, {"south": IPv4Address("192.0.2.1")})  # type: ignore[arg-type]
+    assert found == {"south": HostPath(None, 0)}
