@@ -37,7 +37,7 @@ stress: chaos fuzz soak ## what tries to break it for hours: faults by a seed, i
 test-dashboard: setup ## each query of examples/grafana-dashboard.json, asked of a real Prometheus
 	@$(GIVE_BACK); set -e; export PATH="$$PWD/build/prometheus/usr/bin:$$PATH"; \
 	if ! command -v prometheus >/dev/null; then \
-	    mkdir -p build/prometheus; cd build/prometheus; apt-get download prometheus; dpkg -x prometheus_*.deb .; cd ../..; \
+	    mkdir -p build/prometheus; (cd build/prometheus; apt-get download prometheus; dpkg -x prometheus_*.deb .); \
 	fi; \
 	.venv/bin/python -m pytest tests/telemetry/test_dashboard.py
 
