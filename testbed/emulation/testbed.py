@@ -315,7 +315,8 @@ class Testbed:
         """Change into another network; hosts and links that both networks have keep their connections.
 
         A worker whose limits change gets another container. If the swap fails, the error is raised and the network is
-        as before, except that changed workers lost their connections.
+        as before, except that changed workers lost their connections. Only if the removal of what the old network alone
+        had fails, the new network is in force.
         """
         began = time.monotonic()
         if not isinstance(topology, Topology):
@@ -327,14 +328,21 @@ class Testbed:
         drops, unroutable = self._queue_drops(unchanged), self._unroutable(staying)
 
         new = {*difference.workers.added, *difference.workers.changed}
+        unfinished: Exception | None = None
         with self._holders.replacing(difference.workers.changed):
             with expected_to_start():
                 fresh = self._holders.start(self._idle(worker for worker in topology.workers if worker.name in new))
             try:
                 self.network.swap(topology, holders=fresh)
+            except Exception as error:
+                if self.network.topology is not topology:
+                    raise
+                unfinished = error  # the routes have moved, so the new containers stay
             finally:  # a swap that was undone has dropped the changed links' rows
                 self.replay.follow(self.network.topology.links.values())
         self._holders.drop(difference.workers.removed)
+        if unfinished is not None:
+            raise unfinished
         return SwapResult(
             difference,
             len(unchanged),

@@ -143,6 +143,25 @@ def test_after_a_swap_that_was_undone_traces_are_replayed_on(line: Path) -> None
     assert rates == {name: [1e6, 2e6] for name in before.links}
 
 
+@pytest.mark.local
+def test_a_swap_that_failed_after_its_routes_had_moved_keeps_the_new_containers(line: Path) -> None:
+    class Moved(FailingNetwork):
+        def swap(self, topology: Topology, holders: Mapping[str, ProcessIdentity]) -> None:
+            self.topology = topology
+            raise ShapingError("on purpose")
+
+    before, after = Topology.load(line), Topology.load(line)
+    for name, link in after.links.items():
+        after.links[name] = replace(link, state=replace(link.state, rate_bps=2e6))
+    testbed, network, holders = Testbed(before, workers="namespaces"), Moved(before), MagicMock()
+    testbed.network, testbed._holders = network, holders  # type: ignore[assignment]
+    testbed.replay = Replay(network.links_in_force)
+    with pytest.raises(ShapingError):
+        testbed.swap(after)
+    assert holders.replacing.return_value.__exit__.call_args.args == (None, None, None)
+    holders.drop.assert_called_once_with(())
+
+
 # From outside -------------------------------------------------------------------------------------------------------
 
 
