@@ -203,7 +203,7 @@ class AllReduceCoordinator(Coordinator):
             yield from self._remove_members({member: goodbye.error})
         else:
             self.goodbyes[member] = goodbye
-            self.group.membership.leases.end(member)
+            self.group.membership.leases.leave(member)
             if goodbye.error:
                 yield Fail(f"{member}: {goodbye.error}")
         yield Announce()

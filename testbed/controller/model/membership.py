@@ -39,12 +39,16 @@ class Leases:
     - for a lease, others have waited for it longer than a round takes, and it waits for nobody itself.
 
     A member that is alive a lease after a connection broke has renewed its lease since: that loss then proves nothing.
+
+    A member that said goodbye stays for the others until it is released. It may end its connections and its process, so
+    it is lost only while another member waits for it.
     """
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._renewed_s: dict[str, float] = {}
         self._disconnected: set[str] = set()
+        self._leaving: set[str] = set()
         self._broken: dict[str, dict[str, tuple[float, str]]] = {}
         self._waits: dict[str, dict[str, tuple[float, str]]] = {}
         self._advanced: dict[str, float] = {}
@@ -59,18 +63,19 @@ class Leases:
         """Give these members new leases from `now` on, and forget what others reported about them."""
         self.extend_for_stall(now)
         for member in members:
-            self.end(member)
+            self._forget(member)
             self._renewed_s[member] = now
 
     def end(self, member: str) -> None:
-        """End the lease of a member that said goodbye, is gone, or will not join. Its connections may end."""
-        self._renewed_s.pop(member, None)
-        self._disconnected.discard(member)
-        self._advanced.pop(member, None)
-        for reports in (self._broken, self._waits):
-            reports.pop(member, None)
-            for by in reports.values():
-                by.pop(member, None)
+        """End the lease of a member that is gone or will not join. Its connections may end."""
+        self._leaving.discard(member)
+        self._forget(member)
+
+    def leave(self, member: str) -> None:
+        """Record that a member said goodbye. Others may still wait for it, and it waits for nobody."""
+        self._leaving.add(member)
+        self._broken.pop(member, None)
+        self._drop_reports_by(member)
 
     def renew(self, member: str, now: float) -> None:
         """Renew a member's lease."""
@@ -85,12 +90,12 @@ class Leases:
 
     def report_peer(self, member: str, peer: str, why: str, broken: bool, now: float) -> None:
         """Record that `member` lost its connection to `peer` (`broken`), or waits for it, longer than a round takes."""
-        if not {member, peer} <= self._renewed_s.keys():
+        if not {member, peer} <= self._renewed_s.keys() or member in self._leaving:
             return
-        if broken:
-            self._broken.setdefault(peer, {})[member] = (now, why)
-        else:
+        if not broken:
             self._waits.setdefault(peer, {}).setdefault(member, (now, why))
+        elif peer not in self._leaving:
+            self._broken.setdefault(peer, {})[member] = (now, why)
 
     def advance(self, member: str, now: float) -> None:
         """Record that a member finished a round, and so waits for nobody."""
@@ -128,12 +133,28 @@ class Leases:
                     return f"{member} lost its connection to {peer}, and both are alive: {why}"
         return ""
 
+    def _forget(self, member: str) -> None:
+        self._renewed_s.pop(member, None)
+        self._disconnected.discard(member)
+        self._advanced.pop(member, None)
+        for reports in (self._broken, self._waits):
+            reports.pop(member, None)
+        self._drop_reports_by(member)
+
+    def _drop_reports_by(self, member: str) -> None:
+        for reports in (self._broken, self._waits):
+            for by in reports.values():
+                by.pop(member, None)
+
     def _loss_reason(self, member: str, now: float) -> str:
+        if member in self._leaving and not self._waits.get(member):
+            return ""
         reports = self._broken.get(member, {})
         broken = {by: (at, why) for by, (at, why) in reports.items() if now - at <= self._lease_s}
         if now - self._renewed_s[member] > self._lease_s:
             return f"it did not renew its lease for {self._lease_s:g} s"
-        if broken and (member in self._disconnected or len(broken) > (len(self._renewed_s) - 1) / 2):
+        others = self._renewed_s.keys() - self._leaving - {member}
+        if broken and (member in self._disconnected or len(broken) > len(others) / 2):
             by, (_, why) = next(iter(broken.items()))
             return f"{by} lost its connection to {member}: {why}"
         waited = self._waits.get(member, {})

@@ -404,6 +404,14 @@ def test_members_that_are_all_lost_at_once_end_the_run_as_failed(told: Told) -> 
     assert not told.coordinator.over
 
 
+def test_a_member_that_dies_after_its_goodbye_is_lost_once_another_one_waits_for_it(told: Told) -> None:
+    leases = told.coordinator.group.membership.leases
+    told.hear(Goodbye(LOST, 1, "d1635"))
+    assert LOST not in leases.lost_members(1000.0)
+    told.hear(Lost("a-w0", LOST, "still waiting for the mean", 0, broken=False))
+    assert LOST in leases.lost_members(1000.0)
+
+
 def test_a_loss_among_members_that_are_done_but_for_that_one_needs_no_recovery(told: Told) -> None:
     for name in OTHERS:
         told.hear(Goodbye(name, 1, "d1635"))

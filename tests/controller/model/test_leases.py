@@ -139,3 +139,34 @@ def test_a_connection_that_broke_between_two_present_members_is_made_again() -> 
     made.report_peer("b", "d", "reset", True, 9.8)
     made.begin(MEMBERS, 10.0)
     assert not made.broken_connection(30.0), "all of it is forgotten once they have begun anew"
+
+
+def test_a_member_that_said_goodbye_is_gone_only_while_another_one_waits_for_it() -> None:
+    made = leases()
+    made.report_peer("d", "b", "reset", True, 1.0)
+    made.leave("d")
+    made.report_peer("a", "d", "closed its connection", True, 1.0)
+    made.report_peer("d", "c", "closed its connection", True, 1.0)
+    assert not renewed(made, 9.5, "a", "b", "c") and not made.broken_connection(9.5)
+    made.report_peer("a", "d", "the mean", False, 9.6)
+    assert "8 s" in renewed(made, 9.7, "a", "b", "c")["d"]
+    made.advance("a", 9.8)
+    assert not made.lost_members(9.8)
+
+
+def test_most_of_the_others_are_most_of_those_that_have_not_said_goodbye() -> None:
+    made = leases()
+    made.leave("a")
+    made.leave("b")
+    made.report_peer("c", "d", "reset", True, 1.0)
+    assert made.lost_members(1.0).keys() == {"d"}
+
+
+def test_a_member_that_said_goodbye_stays_one_when_the_others_begin_anew() -> None:
+    made = leases()
+    made.leave("d")
+    made.begin(MEMBERS, 1.0)
+    assert not renewed(made, 9.5, "a", "b", "c")
+    made.end("d")
+    made.begin(["d"], 10.0)
+    assert "8 s" in renewed(made, 18.5, "a", "b", "c")["d"]
