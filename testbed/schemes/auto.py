@@ -6,7 +6,8 @@ one scheme to the next when all members hold the same parameters:
 
 gradients -> local steps    the parameters, on which all members agree. The codec's residual is dropped: it is a part
                             of gradients, not of changes of parameters
-local steps -> others       the same, with the codec's residual, and with the outer momentum if the scheme stays
+local steps -> others       the same, with the codec's residual, and with the outer momentum if the scheme stays.
+                            SparseLoCo's residual stays with SparseLoCo: another scheme would send it all at once
 local steps -> gradients    each member's optimizer has moments of its own, with which equal gradients would lead
                             members apart: one more local step, then the mean of all parameters and moments, in one
                             round
@@ -166,8 +167,11 @@ class ChosenStrategy(Strategy):
         self._choice = choice
         unites = choice.scheme == FIRST.scheme and before.scheme != FIRST.scheme
         self._strategy = Uniting(self._training) if unites else self._made(choice)
+        stays = choice.scheme == before.scheme
         if isinstance(strategy, Periodic) and isinstance(self._strategy, Periodic):
-            self._strategy.load_state_dict(_carried(strategy.state_dict(), before.scheme == choice.scheme))
+            self._strategy.load_state_dict(_carried(strategy.state_dict(), stays))
+        elif stays and type(strategy) is type(self._strategy):
+            self._strategy.load_state_dict(strategy.state_dict())
         self._watch()
         log.info("after %d steps: %s in place of %s", self._taken, choice, before)
 

@@ -115,6 +115,31 @@ def test_gradients_after_local_steps_find_the_optimizers_alike(tmp_path: Path) -
     assert all(torch.equal(first, its) for its in others)
 
 
+def test_sparseloco_keeps_its_residual_where_only_its_period_changes() -> None:
+    class Alone:
+        whole = True
+
+        def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: object = None) -> Alone:
+            return self
+
+    def choice(every: int) -> TrainingChoice:
+        return TrainingChoice("sparseloco", {"every": every, "top_k": 4, "chunk": 4})
+
+    net, chosen = model(), [choice(1)]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    training = RoundTraining(Alone(), list(net.parameters()), 1.0, chosen=lambda: chosen[0])  # type: ignore[arg-type]
+    strategy = ChosenStrategy(training)
+    strategy.before_step()
+    step(net, optimizer, "m0", 0)
+    strategy.after_step()
+    left_out = strategy.state_dict()["strategy"]["error"]
+    assert left_out.count_nonzero()
+    chosen[0] = choice(2)
+    strategy.before_step()
+    assert strategy.choice == chosen[0]
+    assert torch.equal(strategy.state_dict()["strategy"]["error"], left_out)
+
+
 @pytest.mark.parametrize("scheme", [name for name, its in TRAITS.items() if its.worth is not None])
 def test_local_steps_are_followed_by_one_round(tmp_path: Path, scheme: str) -> None:
     """The controller takes the length of a round for that of the exchange."""
