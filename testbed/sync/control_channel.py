@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, Stop, Welcome, decode, encode
+from testbed.protocol import MAX_LINE_BYTES, ControlMessage, Hello, ProtocolError, Stop, Welcome, decode, encode
 from testbed.sockets import CONTROLLER, SILENT_S, Tls, keep_alive, peer_name, unix_address
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport.sockets import close_now, shut_down
@@ -66,7 +66,7 @@ class ControlChannel:
 
         Raises:
             ProtocolError: The line is not a message of this protocol.
-            OSError: The channel was closed at this end.
+            OSError: The connection broke, or was closed at this end.
         """
         try:
             line = self._lines.readline(MAX_LINE_BYTES + 1)
@@ -75,24 +75,32 @@ class ControlChannel:
         whole = line.endswith(b"\n") or len(line) > MAX_LINE_BYTES
         return decode(line) if whole else None
 
-    def await_welcome(self, timeout_s: float) -> Welcome:
-        """Wait for the answer to Hello.
+    def greet(self, hello: Hello, timeout_s: float) -> Welcome:
+        """Send this member's Hello, and wait for the controller's Welcome.
 
         Args:
+            hello: The Hello.
             timeout_s: The longest wait in seconds; the controller answers once all members have come.
 
         Raises:
-            SyncError: The answer is another message, or no answer comes in time.
+            SyncError: The answer is another message, no answer comes in time, or the connection breaks.
             Stopped: The controller tells this member to stop.
         """
-        self._connection.settimeout(timeout_s)
         try:
+            self.send(hello)
+            self._connection.settimeout(timeout_s)
             message = self.receive()
-        except TimeoutError:
-            raise SyncError(f"the other members did not join within {timeout_s:.0f} s", rule="timeout") from None
+            self._connection.settimeout(None)
         except ProtocolError as error:
             raise SyncError(f"the controller sent a malformed message: {error}", rule="no-message") from error
-        self._connection.settimeout(None)
+        except OSError as error:
+            if isinstance(error, TimeoutError) and error.errno is None:  # the kernel's own ETIMEDOUT has a number
+                raise SyncError(f"the other members did not join within {timeout_s:.0f} s", rule="timeout") from None
+            raise SyncError(
+                f"the connection to the controller broke before its welcome: {error}. See whether the controller runs "
+                "and, with --tls, whether this member's certificate is valid",
+                rule="no-welcome",
+            ) from error
         if isinstance(message, Stop):
             raise Stopped(message.reason, message.again)
         if message is None:

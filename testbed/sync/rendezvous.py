@@ -88,8 +88,7 @@ def rendezvous(
         accepting = on_failure.enter_context(open_listener(listen, timeout_s))
         channel = on_failure.enter_context(closing(ControlChannel(control, min(timeout_s, REACH_S), tls)))
         hello = Hello(name, accepting.getsockname(), device, token)
-        channel.send(hello)
-        welcome = channel.await_welcome(timeout_s)
+        welcome = channel.greet(hello, timeout_s)
         on_failure.pop_all()
     return Rendezvous(control, accepting, channel, hello, welcome, keys_of(welcome), tls)
 

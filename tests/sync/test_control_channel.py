@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import struct
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from testbed.protocol import Renew
+from testbed.protocol import Hello, Renew
 from testbed.sync import control_channel
 from testbed.sync.control_channel import ControlChannel
+from testbed.sync.errors import SyncError
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
@@ -39,3 +41,15 @@ def test_a_controller_that_reads_nothing_does_not_block_a_member_for_good(
                 while True:
                     channel.send(Renew("a"))
             assert channel.receive() is None
+
+
+def test_a_connection_that_breaks_before_the_welcome_is_a_failed_join() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        host, port = listening.getsockname()
+        with closing(ControlChannel(f"tcp:{host}:{port}", PATIENCE_S)) as channel:
+            accepted, _ = listening.accept()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()  # resets the connection
+            with pytest.raises(SyncError) as caught:
+                channel.greet(Hello("a", (host, port)), PATIENCE_S)
+            assert caught.value.rule == "no-welcome"
