@@ -220,6 +220,7 @@ class ControlledMember(ABC):
             self._control.join(CLOSE_S)
 
     def _start(self) -> None:
+        self._connection.start()
         self._control.start()
 
     def _goodbye(self, message: Goodbye) -> None:

@@ -62,7 +62,7 @@ class Rendezvous:
         )
 
     def connection(self, rejoin: Callable[[], Iterable[ControlMessage]] | None = None) -> ControlConnection:
-        """Return the connection to the controller, started.
+        """Return the connection to the controller.
 
         Args:
             rejoin: Returns the messages with this member's state for a controller that is back after an outage; None
@@ -73,11 +73,9 @@ class Rendezvous:
         def messages() -> Iterable[ControlMessage]:
             return () if rejoin is None else (hello, *rejoin())
 
-        connection = ControlConnection(
+        return ControlConnection(
             self.channel, self.name, messages, self.welcome.lease_s, lambda: ControlChannel(self.control, 0, self.tls)
         )
-        connection.start()
-        return connection
 
 
 def rendezvous(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from testbed.plan import Plan
+from testbed.plan import Plan, PlanError
 from testbed.protocol import Arrived, ControlMessage, FragmentDrift, Goodbye, checked_metrics
 from testbed.sockets import Tls
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
@@ -383,14 +383,32 @@ def join(
 def session_of(
     met: Rendezvous, after_round: int = 0, on_failure: Callable[[SyncError], None] = lambda error: None
 ) -> Session:
-    """Return the session of a member after the rendezvous.
+    """Return the session of a member after the rendezvous. Tells the controller why if it can't be made.
 
     Args:
         met: The result of the rendezvous.
         after_round: The last round that the members have completed.
         on_failure: Called, on any thread, with the error that ends all rounds, when a peer is lost. Not called in an
             elastic run, which survives the loss.
+
+    Raises:
+        PlanError: The controller sent an invalid plan.
+        SyncError: This machine can't do what the job asks for, or the controller's welcome is incomplete.
     """
+    with ExitStack() as on_error:
+        on_error.enter_context(met.accepting)
+        on_error.enter_context(closing(met.channel))
+        try:
+            session = _begun(met, after_round, on_failure)
+        except (PlanError, SyncError) as error:
+            with suppress(OSError):
+                met.channel.send(Goodbye.with_error(met.name, after_round, str(error)))
+            raise
+        on_error.pop_all()
+    return session
+
+
+def _begun(met: Rendezvous, after_round: int, on_failure: Callable[[SyncError], None]) -> Session:
     welcome, job = met.welcome, met.job
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):

@@ -501,3 +501,23 @@ def test_a_round_leaves_nothing_for_the_garbage_collector(tmp_path: Path, way: s
     assert {name: count for name, count in (many - few - few).items() if count >= 30} == {}
     kept = (many - before).keys() & {"Round", "Reduction", "ChunkReduction", "Sums"}
     assert not kept, "a closed group keeps its rounds"
+
+
+@pytest.mark.parametrize("lease_s", [0.0, 30.0], ids=["static", "elastic"])
+def test_a_member_that_can_not_begin_says_why_and_leaves_nothing_open(tmp_path: Path, lease_s: float) -> None:
+    members = names(2)
+    with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job(congestion="none_such")) as controller:
+        controller.lease_s = lease_s
+
+        def join(member: str) -> None:
+            with pytest.raises(sync.SyncError) as caught:
+                sync.join(controller.address, member, "127.0.0.1", timeout=PATIENCE_S)
+            assert caught.value.field == "congestion"
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(join, members))
+        controller.await_messages(Goodbye, 2)
+        assert all("none_such" in goodbye.error for goodbye in controller.goodbyes())
+        for address in controller.roster.values():
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address, PATIENCE_S)
