@@ -265,7 +265,9 @@ class Encoder:
             unsummed: This member's own values if the chunk holds nothing else; they are sent themselves.
         """
         if self._residual is not None and codec.size(len(chunk)) < PLAIN.size(len(chunk)):
-            return Encoded(codec.code, self._encode_by(codec, self._residual, chunk, kind, part), 1.0)
+            coded = codec.encode(self._sums.view(chunk.start, chunk.stop))
+            if len(coded) < PLAIN.size(len(chunk)):  # the length of `sparse` depends on the values
+                return Encoded(codec.code, self._settle(codec, coded, self._residual, chunk, kind, part), 1.0)
         code = CODES[self._sums.dtype]
         if unsummed is not None:
             return Encoded(code, bytes_of(unsummed.values), unsummed.weight)
@@ -277,12 +279,17 @@ class Encoder:
         self._sums.finalize(chunk.start, chunk.stop)
         return Encoded(code, self._sums.result_bytes(chunk.start, chunk.stop), scale)
 
-    def _encode_by(self, codec: Codec, residual: Residual, chunk: Chunk, kind: Kind, part: Part) -> memoryview:
-        """Encode a chunk, keep the error as its residual, and replace the sums by the values that peers will decode."""
-        values = self._sums.view(chunk.start, chunk.stop)
-        coded = codec.encode(values)
+    def _settle(
+        self, codec: Codec, coded: torch.Tensor, residual: Residual, chunk: Chunk, kind: Kind, part: Part
+    ) -> memoryview:
+        """Keep the error of an encoded chunk as its residual, and replace the sums by the values that peers decode.
+
+        Returns:
+            The encoded bytes.
+        """
         data = memoryview(bytearray(len(coded)))
         torch.frombuffer(data, dtype=torch.uint8).copy_(coded)
+        values = self._sums.view(chunk.start, chunk.stop)
         decoded = codec.decode(coded, len(values))
         scale = part.weight if kind is Kind.MEAN else 1.0  # residuals are in units of sums
         residual.store(chunk.start, (values - decoded).mul_(scale))

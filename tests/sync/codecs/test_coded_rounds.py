@@ -52,7 +52,7 @@ def check(results: dict[str, Outcome], weights: dict[str, float], elements: int,
     assert (put_in - came_out - left).abs().max() <= 1e-4 * put_in.abs().max()
 
 
-@pytest.mark.parametrize("codec", ["fp16", "bf16", "int8", "topk:0.1", "bins2", "bins4"])
+@pytest.mark.parametrize("codec", ["fp16", "bf16", "int8", "topk:0.1", "bins2", "bins4", "sparse"])
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_put_in_came_out_or_is_owed(tmp_path: Path, codec: str, seed: int) -> None:
     draw = random.Random(seed)
