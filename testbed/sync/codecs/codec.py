@@ -36,6 +36,10 @@ class Codec(ABC):
     def size(self, elements: int) -> int:
         """Return the number of bytes that `elements` values take."""
 
+    def most(self, elements: int) -> int:
+        """Return the largest number of bytes that `elements` values take."""
+        return self.size(elements)
+
 
 class Plain(Codec):
     """The codec `fp32`, which sends float32 unchanged."""

@@ -128,7 +128,11 @@ class Sparse(Codec):
 
     def fits(self, elements: int, length: int) -> bool:
         """Return whether a payload of `length` bytes may hold `elements` values, of which any number may be zero."""
-        return HEAD <= length <= HEAD + 4 * elements
+        return HEAD <= length <= self.most(elements)
+
+    def most(self, elements: int) -> int:
+        """Return the bytes if all values are sent unchanged."""
+        return HEAD + 4 * elements
 
     def size(self, elements: int) -> int:
         """Return the bytes if one value in a hundred is not zero with two bits; the real size depends on them."""

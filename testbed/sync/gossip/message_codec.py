@@ -101,7 +101,7 @@ class MessageCodec:
         self._elements = elements
         self._codec = codec
         self._counts = codec.size(2) != 2 * codec.size(1)
-        coded = codec.size(elements) + COUNT.itemsize if elements else 0
+        coded = codec.most(elements) + COUNT.itemsize if elements else 0
         self.most_bytes = max(4 * elements, coded, BYTES_A_PAIR * len(members) * (len(members) + 1))
 
     def pack(self, message: Message) -> WireMessage:

@@ -1,13 +1,15 @@
-"""Headers of messages' parts: the same after a trip, and refused when their weight makes no sense."""
+"""Messages of peers: headers of their parts are the same after a trip, and any model fits into a message."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.sync.codecs import by_name
 from testbed.sync.errors import FrameError
-from testbed.sync.gossip.message_codec import HEADER_BYTES, PartHeader
+from testbed.sync.gossip.message_codec import COUNT, HEADER_BYTES, MessageCodec, PartHeader
 
 pytestmark = pytest.mark.pure
 
@@ -26,3 +28,10 @@ def test_a_weight_must_be_finite(weight: float) -> None:
     with pytest.raises(FrameError) as caught:
         PartHeader.unpack(PartHeader(1, 0, 0, 0, weight, 0).pack())
     assert caught.value.field == "weight"
+
+
+@pytest.mark.parametrize("name", ["fp16", "bins4", "topk:0.9", "sparse"])
+def test_a_whole_model_fits_into_a_message_whatever_its_values_are(name: str) -> None:
+    codec, values = by_name(name), torch.arange(1.0, 1001.0)
+    messages = MessageCodec(("a", "b"), len(values), codec)
+    assert len(codec.encode(values)) + COUNT.itemsize <= messages.most_bytes
