@@ -111,8 +111,8 @@ class Session(ControlledMember, StrategyMethods):
 
             done = session.share(model=model, optimizer=optimizer, strategy=strategy)
 
-        Strategies hand the state over between two steps. A loop that reduces without a strategy calls `step_done` when
-        it has used a round.
+        A member that joins needs the state between two steps, so the loop calls `step_done` after each step, with a
+        strategy or without. Otherwise no member can join.
 
         Args:
             **parts: The model, the optimizer, the strategy, … by name. All members name the same parts. Parts that
