@@ -44,7 +44,7 @@ class Generations:
         self._on_lost = on_lost
         self._next: dict[int, tuple[AllReduceGroup, str]] = {}
         self._before: AllReduceGroup | None = None
-        self._retiring: list[threading.Thread] = []
+        self._retiring: dict[threading.Thread, AllReduceGroup] = {}
         self.current = self.make(plan, roster, after_round)
 
     @property
@@ -113,11 +113,12 @@ class Generations:
 
         thread = threading.Thread(target=end, name=f"retire generation {group.settings.generation}", daemon=True)
         start(thread)
-        self._retiring = [one for one in self._retiring if one.is_alive()] + [thread]
+        alive = {one: its for one, its in self._retiring.items() if one.is_alive()}
+        self._retiring = {**alive, thread: group}
 
     def close(self) -> None:
-        """Close all groups."""
-        for group in self.all_groups():
+        """Close all groups, also those whose queued frames are still sent."""
+        for group in (*self.all_groups(), *self._retiring.values()):
             group.close()
         for thread in self._retiring:
             thread.join(CLOSE_S)

@@ -15,7 +15,7 @@ from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.receiver import Loss
 from testbed.sync.allreduce.role import route_table
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.transport import TransportSettings
+from testbed.sync.transport import Frame, TransportSettings
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
 from tests.waiting import PATIENCE_S, until
@@ -112,6 +112,18 @@ def test_a_member_that_ends_begins_no_generation(silent: tuple[str, int], monkey
         lose(elastic, silent)
         until(lambda: is_closed(made[0]))
         assert made[0] is not elastic.current
+
+
+@pytest.mark.local
+def test_a_generation_whose_peers_do_not_read_ends_with_the_member(silent: tuple[str, int]) -> None:
+    elastic = elastic_of(silent, [], 2 * PATIENCE_S)
+    generations = elastic._generations
+    group = generations.make(plan_of(4), dict.fromkeys(MEMBERS, silent), 0)
+    group.outbox.put(("m0",), (0.0,), Frame(b"", 1), memoryview(b"x"), lambda peer: None)
+    generations.retire(group, drain=True)
+    (retiring,) = generations._retiring
+    elastic.close()
+    assert not retiring.is_alive()
 
 
 @pytest.mark.local
