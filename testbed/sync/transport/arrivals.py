@@ -201,12 +201,13 @@ class Timing:
 
     def _end(self) -> None:
         if self._first is not None and self._bytes >= LEAST_BYTES:
-            began_s, seconds = self._first[0], self._last[0] - self._first[0]
-            train = Train(round(began_s, 5), round(seconds, 6), self._bytes, *self._allowed)
+            began_s, seconds = self._first[0], round(self._last[0] - self._first[0], 6)
+            train = Train(round(began_s, 5), seconds, self._bytes, *self._allowed)
             now = self._packets()
             if self._is_complete(now):
                 self._keep_counted()
-                self._arrivals.add(self._peer, train)
+                if seconds:  # two super-packets may come within half a microsecond, which tells no rate
+                    self._arrivals.add(self._peer, train)
                 self._since = now
 
     def _count_with_gaps(self) -> bool:

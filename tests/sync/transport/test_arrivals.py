@@ -97,6 +97,14 @@ def test_a_train_goes_at_the_link_s_rate_however_its_packets_are_cut(rate: float
 
 
 @pytest.mark.pure
+def test_packets_of_one_microsecond_make_no_train() -> None:
+    """The controller takes no train without a duration, and would exclude the member that sent one."""
+    path = Path(1e12, CHUNK)
+    path.frame(follows=False)
+    assert not path.trains()
+
+
+@pytest.mark.pure
 def test_a_sender_that_had_nothing_to_send_begins_another_train() -> None:
     path = Path(1e6, 10_000)
     path.frame(follows=False)
