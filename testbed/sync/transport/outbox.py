@@ -302,6 +302,7 @@ class Outbox:
             if sender is None or (sender.failure and not sender.connected):
                 if sender is not None:
                     sender.abort()  # one of its connections may be open, and its queue may relieve another
+                    self._dropped_s += sender.sending_s
                 direct = self._senders.get((peer, DIRECT))
                 queue = SendQueue(direct.queue if channel and direct else None)
                 if channel == DIRECT:

@@ -228,6 +228,16 @@ def test_an_auxiliary_route_leaves_room_for_a_direct_connection_that_is_made_aft
     outbox.close()
 
 
+def test_a_sender_s_time_still_counts_when_another_has_taken_its_place(listener: socket.socket) -> None:
+    """One of several connections may have sent before another one failed."""
+    outbox = Outbox(settings_of("a"), HEADER_BYTES, {"b": listener.getsockname()}, lambda *what: None)
+    first = outbox._sender(("b", 0))
+    first.failure, first.sending_s = "no connection", 3.0
+    assert outbox._sender(("b", 0)) is not first
+    assert outbox.sending_s() == 3.0
+    outbox.close()
+
+
 def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: socket.socket) -> None:
     settings = settings_of("a")
     sending = Sender("b", listener.getsockname(), settings, WIRE, lambda *_: None, channel=2)
