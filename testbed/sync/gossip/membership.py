@@ -43,6 +43,7 @@ from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.rendezvous import Rendezvous, rendezvous
 from testbed.sync.transport import Listener
+from testbed.sync.transport.sockets import EVERY_INTERFACE
 
 
 class Membership(ControlledMember):
@@ -286,11 +287,13 @@ def _among_peers(
 
 
 def _endpoint(peer: str, address: str) -> tuple[str, int]:
-    """Return a peer's host and port. Raises ValueError where its name or its address is malformed."""
+    """Return a peer's host and port. Raises ValueError where its name or its address is wrong."""
     check_name(peer)
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
         raise ValueError(f"peers: {peer}={address!r} is malformed: write host:port")
+    if host == EVERY_INTERFACE:
+        raise ValueError(f"peers: {peer}={address!r}: write the address at which the other members reach {peer}")
     return host, int(port)
 
 

@@ -57,6 +57,9 @@ _STAMP_ROOM = socket.CMSG_SPACE(_STAMP.size) + socket.CMSG_SPACE(_INQ.size)
 #: The most plaintext bytes in a TLS record.
 RECORD_BYTES = 16 * 1024
 
+#: The address that stands for all interfaces of a machine, to which no other machine can connect.
+EVERY_INTERFACE = "0.0.0.0"
+
 _SIOCGIFADDR = 0x8915
 _POLL_S = 0.1
 
@@ -350,8 +353,15 @@ def listen(address: str, timeout_s: float) -> socket.socket:
         timeout_s: The longest wait for the address in seconds.
 
     Raises:
-        SyncError: No interface has the address after `timeout_s`, or the kernel refuses it.
+        SyncError: No interface has the address after `timeout_s`, the kernel refuses it, or no peer can connect to it.
     """
+    if address == EVERY_INTERFACE:
+        raise SyncError(
+            f"can't listen on {address}: peers connect to the address that is given here. Write the one at which they "
+            "reach this member, or leave it empty for the first address that is not the loopback's",
+            rule="address",
+            given=address,
+        )
     deadline = time.monotonic() + timeout_s
     while True:
         host = address or _first_address()
