@@ -21,6 +21,8 @@ _POLL_S = 0.1
 #: The longest attempt to connect in seconds. A working controller accepts at once; if its host drops packets, another
 #: attempt is made.
 _CONNECT_S = 5.0
+#: The longest wait of `poll` in milliseconds, 24.8 days.
+_MOST_WAIT_MS = 2**31 - 1
 
 
 class ControlChannel:
@@ -135,7 +137,8 @@ class _TlsReader(io.RawIOBase):
 
     def readinto(self, into: Any) -> int:
         timeout_s = self._connection.gettimeout()
-        if not self._connection.pending() and not self._readable.poll(None if timeout_s is None else 1e3 * timeout_s):
+        wait_ms = None if timeout_s is None else min(1e3 * timeout_s, _MOST_WAIT_MS)
+        if not self._connection.pending() and not self._readable.poll(wait_ms):
             raise TimeoutError("no bytes came in time")
         with self._lock:
             return self._connection.recv_into(into)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -53,3 +54,21 @@ def test_a_connection_that_breaks_before_the_welcome_is_a_failed_join() -> None:
             with pytest.raises(SyncError) as caught:
                 channel.greet(Hello("a", (host, port)), PATIENCE_S)
             assert caught.value.rule == "no-welcome"
+
+
+class Secured:
+    """A connection as TLS wraps it, with a byte to read and a timeout."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        self.fileno, self.recv_into = connection.fileno, connection.recv_into
+        self.gettimeout = lambda: timeout_s
+        self.pending = lambda: 0
+
+
+@pytest.mark.parametrize("timeout_s", [1.0, 2_147_484.0, 1e7])
+def test_a_welcome_over_tls_is_awaited_as_long_as_asked_or_as_the_kernel_can(timeout_s: float) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"+")
+        reader = control_channel._TlsReader(Secured(ours, timeout_s), threading.Lock())  # type: ignore[arg-type]
+        assert reader.readinto(bytearray(1)) == 1
