@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from msgspec import structs
+from torch.distributed import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from testbed.schema import MOST_ROUND_TIMEOUT_S
@@ -23,6 +24,10 @@ from testbed.sync.environment import CONTROLLER, MemberEnvironment, address_towa
 from testbed.sync.errors import SyncError
 from testbed.sync.rendezvous import rendezvous
 from testbed.sync.session import Session, session_of
+from testbed.sync.transport.sockets import first_address
+
+#: The address of a machine that is alone.
+LOOPBACK = "127.0.0.1"
 
 #: The key in the store under which rank 0 publishes the controller that it has started.
 KEY = "controller"
@@ -90,13 +95,17 @@ class GroupRendezvous:
             self._own = None
 
     def _own_environment(self, timeout_s: float) -> MemberEnvironment:
-        """Return the environment for the controller that rank 0 starts on its machine; rank 0 starts it."""
+        """Return the environment for the controller that rank 0 starts on its machine; rank 0 starts it.
+
+        Rank 0 listens at its address towards the host of the group's store, or at its first address if the store has no
+        host, as one in a file.
+        """
         names = [f"rank{rank}" for rank in range(self._size)]
-        address = address_towards(os.environ.get("MASTER_ADDR", ""))
         if self._rank == 0:
             try:
-                self._own = OwnController(self._controller, names, address, timeout_s)
-                published = {"address": self._own.address, "tokens": self._own.tokens}
+                host = address_towards(_host_of(self._store)) or first_address() or LOOPBACK
+                self._own = OwnController(self._controller, names, host, timeout_s)
+                published = {"host": host, "address": self._own.address, "tokens": self._own.tokens}
             except SyncError as error:
                 published = {"error": str(error)}
             except OSError as error:  # the other ranks wait for an answer
@@ -106,7 +115,15 @@ class GroupRendezvous:
         if "error" in published:
             raise SyncError(published["error"])
         name = names[self._rank]
-        return MemberEnvironment(published["address"], name, address, published["tokens"][name])
+        listen = address_towards(published["host"])
+        return MemberEnvironment(published["address"], name, listen, published["tokens"][name])
+
+
+def _host_of(store: Store) -> str:
+    """Return the host of the server that a store is, or that it is a part of; empty if there is no server."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, TCPStore) else ""
 
 
 #: The default size of a bucket of DistributedDataParallel; plans are made for sums of this size.

@@ -364,7 +364,7 @@ def listen(address: str, timeout_s: float) -> socket.socket:
         )
     deadline = time.monotonic() + timeout_s
     while True:
-        host = address or _first_address()
+        host = address or first_address()
         if host is not None:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
@@ -384,7 +384,8 @@ def listen(address: str, timeout_s: float) -> socket.socket:
         time.sleep(_POLL_S)
 
 
-def _first_address() -> str | None:
+def first_address() -> str | None:
+    """Return the first IPv4 address of an interface other than the loopback; None if there is no such address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             if name == "lo":

@@ -31,6 +31,36 @@ def test_ranks_wait_for_each_other_as_long_as_the_group_does(monkeypatch: pytest
         meeting.join(1800.0, lambda error: None)
 
 
+class Started:
+    """A controller that rank 0 says it has started."""
+
+    def __init__(self, program: object, members: list[str], host: str, timeout_s: float) -> None:
+        self.address = f"tcp:{host}:7000"
+        self.tokens = dict.fromkeys(members, "a token")
+
+
+@pytest.mark.parametrize(
+    ("in_memory", "first", "host"),
+    [(False, "192.0.2.9", "127.0.0.1"), (True, "192.0.2.9", "192.0.2.9"), (True, None, "127.0.0.1")],
+    ids=["server", "network", "alone"],
+)
+def test_ranks_meet_at_the_store_s_host_or_at_an_address_of_rank_0_s_machine(
+    monkeypatch: pytest.MonkeyPatch, in_memory: bool, first: str | None, host: str
+) -> None:
+    """The environment names neither: `init_process_group` was given a store, or an address or a file for one."""
+    for name in ("TESTBED_CONTROLLER", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(group_rendezvous, "OwnController", Started)
+    monkeypatch.setattr(group_rendezvous, "first_address", lambda: first)
+    monkeypatch.setattr(group_rendezvous, "address_towards", lambda towards: towards)
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.PrefixStore("default", dist.HashStore() if in_memory else server)
+    for rank, name in enumerate(MEMBERS):
+        meeting = GroupRendezvous(store, rank, size=2, among_all=True, controller=())
+        found = meeting._own_environment(1.0)
+        assert (found.control, found.name, found.listen) == (f"tcp:{host}:7000", name, host)
+
+
 def test_an_older_pytorch_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
     with pytest.raises(dist.DistBackendError, match=r"2\.13.*2\.12\.1"):
