@@ -287,9 +287,13 @@ class Session(ControlledMember, StrategyMethods):
             False if there was no round to report.
 
         Raises:
-            ValueError: There are more metrics than a report has room for.
+            ValueError: There are more metrics than a report has room for, or another figure is negative or not finite.
         """
         known = checked_metrics(metrics or {})
+        times = {"compute_s": compute_s, "paced_s": paced_s, "late_s": late_s}
+        for name, value in {**times, "steps": steps, "late_steps": late_steps}.items():
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name}={value}: write a finite number of at least 0")
         return self._reports.tell(StepReport(known, compute_s, paced_s, late_s, drift, steps, late_steps))
 
     def _tell_arrivals(self) -> None:

@@ -521,3 +521,14 @@ def test_a_member_that_can_not_begin_says_why_and_leaves_nothing_open(tmp_path: 
         for address in controller.roster.values():
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(address, PATIENCE_S)
+
+
+def test_a_report_refuses_figures_for_which_the_controller_would_exclude_the_member(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> None:
+        for name, value in {"compute_s": -0.1, "paced_s": float("nan"), "late_s": float("inf"), "steps": -1}.items():
+            with pytest.raises(ValueError) as caught:
+                session.report(**{name: value})  # type: ignore[arg-type]
+            assert name in str(caught.value)
+
+    members = names(2)
+    run(tmp_path, Plan(0, members, (star(members, "m0"),)), work)
