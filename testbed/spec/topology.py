@@ -149,7 +149,7 @@ class Site(Strict):
     gpus: int = Field(default=0, ge=0)
     """The number of each worker's GPUs."""
     memory: Size | None = None
-    """The memory that each worker may use, such as `512MB`; no limit by default."""
+    """The memory that each worker may use, such as `512MB`; by default an equal share of what the host has left."""
     label: str | None = Field(default=None, min_length=1, max_length=MAX_LABEL)
     """The site's name on maps; by default its name in this file."""
     position: Position | None = None
