@@ -119,7 +119,7 @@ def _declared(file: Path | None, model_bytes: int | None) -> View:
     from testbed.spec.topology import Topology
 
     if file is None or model_bytes is None:
-        remedy = "testbed plan topologies/netstorm9.yaml --policy packing --model-bytes 10900000"
+        remedy = "testbed plan netstorm9 --policy packing --model-bytes 10900000"
         raise bad_input("plan: needs TOPOLOGY and --model-bytes, or --view", remedy)
     topology = Topology.load(file)
     try:

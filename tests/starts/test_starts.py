@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 import testbed
 from testbed.cli import BAD_INPUT, app
+from testbed.resources import preset_or_file
 from testbed.run.assignments import check_policy
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
@@ -115,6 +116,16 @@ def test_what_is_there_is_not_written_over(kind: str, folder: Path) -> None:
     made.write_text("mine")
     assert "mine" in new(kind, "mine").stderr
     assert made.read_text() == "mine"
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("kind", ["policy", "scheme"])
+def test_the_commands_of_a_start_name_what_is_there_without_a_checkout(kind: str, folder: Path) -> None:
+    text = KINDS[kind]("mine", folder)[0].read_text()
+    commands = re.findall(r"^    testbed (plan|run) (\S+)", text, re.MULTILINE)
+    assert commands
+    for verb, name in commands:
+        assert preset_or_file("topology" if verb == "plan" else "experiment", Path(name)).exists(), name
 
 
 @pytest.mark.local
