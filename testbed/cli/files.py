@@ -71,7 +71,13 @@ def import_(
     ],
     target: Annotated[Path, typer.Option("--out", help="the topology file to write; its name becomes the network's")],
     rate: Annotated[
-        float, typer.Option(parser=quantity(Rate), metavar="RATE", help="rate of links whose edge states no capacity")
+        float,
+        typer.Option(
+            parser=quantity(Rate),
+            metavar="RATE",
+            help="rate of links whose edge states no capacity",
+            show_default="100mbit",
+        ),
     ] = 100e6,
     delay: Annotated[
         float | None,

@@ -151,6 +151,7 @@ def check(
             parser=quantity(Loss),
             metavar="SHARE",
             help="by how much rounds may be longer than the baseline's, such as 10%",
+            show_default="10%",
         ),
     ] = 0.1,
 ) -> None:

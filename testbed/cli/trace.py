@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -188,7 +188,9 @@ def with_(
 def pcap(
     files: Files,
     folder: Folder = HERE,
-    step: Annotated[float, typer.Option(parser=STEP, metavar="TIME", help="length of a row")] = CAPTURE_STEP_S,
+    step: Annotated[
+        float, typer.Option(parser=STEP, metavar="TIME", help="length of a row", show_default="100ms")
+    ] = CAPTURE_STEP_S,
     flow: Annotated[
         str | None,
         typer.Option(metavar="A->B", help="import this flow alone: 10.0.0.1:443->10.0.0.2, *->[2001:db8::2]:443"),
@@ -207,9 +209,12 @@ RATE, DURATION = (quantity(kind) for kind in (units.Rate, units.Duration))
 
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="the CSV file to write")]
 Rate = Annotated[float, typer.Option(parser=RATE, metavar="RATE", help="a rate, such as 20mbit")]
-Time = Annotated[float, typer.Option(parser=DURATION, metavar="TIME", help="a duration, such as 180s")]
 Share = Annotated[float, typer.Option(min=0, help="a share of the mean, such as 0.1")]
 Seed = Annotated[int, typer.Option(help="a whole number; the same seed makes the same file")]
+
+
+def _time(default: str) -> Any:
+    return typer.Option(parser=DURATION, metavar="TIME", help="a duration, such as 180s", show_default=default)
 
 
 def _generate(target: Path, generator: generators.Generator) -> None:
@@ -223,7 +228,14 @@ def _generate(target: Path, generator: generators.Generator) -> None:
 
 
 @generate_app.command()
-def uniform(target: Target, low: Rate, high: Rate, seed: Seed, period: Time = 180.0, duration: Time = 1800.0) -> None:
+def uniform(
+    target: Target,
+    low: Rate,
+    high: Rate,
+    seed: Seed,
+    period: Annotated[float, _time("180s")] = 180.0,
+    duration: Annotated[float, _time("1800s")] = 1800.0,
+) -> None:
     """Draw the rate uniformly between --low and --high, again every --period (as NetStorm's network)."""
     _generate(target, generators.UniformRedraw(low, high, period, duration, seed))
 
@@ -237,11 +249,15 @@ def walk(
     return_: Annotated[
         float,
         typer.Option(
-            "--return", parser=DURATION, metavar="TIME", help="the time in which the rate returns to its mean"
+            "--return",
+            parser=DURATION,
+            metavar="TIME",
+            help="the time in which the rate returns to its mean",
+            show_default="20s",
         ),
     ] = 20.0,
-    step: Time = 1.0,
-    duration: Time = 180.0,
+    step: Annotated[float, _time("1s")] = 1.0,
+    duration: Annotated[float, _time("180s")] = 180.0,
 ) -> None:
     """Let the rate wander about its mean and return to it (Ornstein–Uhlenbeck)."""
     _generate(target, generators.OrnsteinUhlenbeck(mean, spread, return_, step, duration, seed))
@@ -271,8 +287,8 @@ def markov(
             help="the probabilities that each state follows this one, such as 0.9,0.1; once for each state",
         ),
     ] = None,
-    step: Time = 1.0,
-    duration: Time = 180.0,
+    step: Annotated[float, _time("1s")] = 1.0,
+    duration: Annotated[float, _time("180s")] = 180.0,
 ) -> None:
     """Let the rate jump between states, after a mean time (--dwell) or by a transition matrix (--next)."""
     if (dwell is None) == (next_ is None):
@@ -298,9 +314,9 @@ def diurnal(
     seed: Seed,
     swing: Share = 0.5,
     noise: Share = 0.05,
-    day: Time = 86_400.0,
-    step: Time = 60.0,
-    duration: Time = 86_400.0,
+    day: Annotated[float, _time("86400s")] = 86_400.0,
+    step: Annotated[float, _time("60s")] = 60.0,
+    duration: Annotated[float, _time("86400s")] = 86_400.0,
 ) -> None:
     """Let the rate follow the time of day, lowest at its beginning."""
     _generate(target, generators.Diurnal(mean, swing, noise, day, step, duration, seed))
@@ -311,9 +327,9 @@ def outages(
     target: Target,
     rate: Rate,
     seed: Seed,
-    up: Time = 60.0,
-    down: Time = 5.0,
-    duration: Time = 600.0,
+    up: Annotated[float, _time("60s")] = 60.0,
+    down: Annotated[float, _time("5s")] = 5.0,
+    duration: Annotated[float, _time("600s")] = 600.0,
 ) -> None:
     """Interrupt a steady rate: up and down for exponentially distributed times with the means --up and --down."""
     _generate(target, generators.Outages(rate, up, down, duration, seed))

@@ -15,8 +15,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from testbed.cli.console import Verbs
+from testbed.cli.console import Verbs, quantity
 from testbed.errors import BAD_INPUT, CANNOT, DELETED_FOLDER, FAILED, NAMED_WRONG, NOT_HERE, ending_of
+from testbed.spec.units import Duration, Loss, Rate
 from tests.cli.verbs import FILES, INPUTS, OUTPUTS, VERBS, Verb, assert_named, tried
 
 pytestmark = [pytest.mark.local, pytest.mark.usefixtures("own")]
@@ -25,6 +26,9 @@ pytestmark = [pytest.mark.local, pytest.mark.usefixtures("own")]
 MAKERS = [verb for verb in VERBS if verb.name in ("launch", "run", "simulate", "compare", "sweep")]
 
 BYTES = bytes(range(256)) * 8
+
+#: The kinds of quantities, by the words that stand for them in `--help`.
+QUANTITIES = {"TIME": Duration, "RATE": Rate, "SHARE": Loss}
 
 
 @pytest.mark.parametrize("verb, path", INPUTS, ids=str)
@@ -42,6 +46,18 @@ def test_an_unreadable_input_is_named(verb: Verb, path: str, kind: str, readable
     elif kind == "unreadable":  # root may read any file but those that the kernel does not let anybody read
         hostile.symlink_to("/proc/self/mem")
     assert_named(tried(*verb.line(readable, {path: hostile})), hostile)
+
+
+def test_a_default_that_help_shows_is_what_a_user_may_write() -> None:
+    shown = {
+        (verb.name, name): parameter
+        for verb in VERBS
+        for name, parameter in verb.parameters.items()
+        if parameter.metavar in QUANTITIES and isinstance(parameter.default, float)
+    }
+    assert {("check", "tolerance"), ("topology import", "rate"), ("trace generate uniform", "period")} <= shown.keys()
+    for place, parameter in shown.items():
+        assert quantity(QUANTITIES[parameter.metavar])(parameter.show_default) == parameter.default, place
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=str)
