@@ -84,7 +84,7 @@ def import_(
         typer.Option(
             parser=quantity(Delay),
             metavar="TIME",
-            help="one-way delay of links whose edge has no length and whose sites have no positions, such as 20ms",
+            help="one-way delay, such as 20ms, of links whose edge has no delay or length and whose sites no positions",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=0, help="workers at each site")] = 1,
@@ -92,7 +92,7 @@ def import_(
 ) -> None:
     """Make a topology file from a graph.
 
-    One-way delays are 0.0085 ms a kilometre plus 4 ms, or half of a measured round trip.
+    A link has the one-way delay of its edge, or half of the edge's round trip, or else 0.0085 ms a kilometre plus 4 ms.
     """
     from testbed.spec.graph import Defaults, import_graph
 
