@@ -10,7 +10,7 @@ GIVE_BACK = trap './setup.sh give-back' EXIT
 # that pytest compiles, and their programs the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 HAS_NETEM = unshare --net tc qdisc add dev lo root netem 2>/dev/null
-BENCHMARKS = $(foreach name,fidelity startup shaping replay swap transport allreduce tls packing simulated policies hop cpn systems,$(wildcard benchmarks/$(name).py))
+BENCHMARKS = fidelity startup shaping replay swap transport allreduce tls packing simulated policies hop cpn systems
 
 setup: ## packages, environment, Docker engine, worker image: what is missing of them
 	@./setup.sh
@@ -76,8 +76,8 @@ image: setup ## an image with the testbed and a Docker engine, for CI and for th
 
 bench: setup ## what is measured against peers, in short
 	@$(GIVE_BACK); \
-	for file in $(BENCHMARKS); do \
-	    .venv/bin/python -m benchmarks.$$(basename $$file .py) --quick || exit; \
+	for name in $(BENCHMARKS); do \
+	    .venv/bin/python -m benchmarks.$$name --quick || exit; \
 	done; \
 	$(HAS_NETEM) || .venv/bin/python -m benchmarks.fidelity --quick --guest
 
