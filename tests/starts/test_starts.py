@@ -26,6 +26,7 @@ ROOT = Path(testbed.__file__).parents[1]
 USES_BOTH = """
 import torch
 from pathlib import Path
+from types import SimpleNamespace
 from testbed.plugins import policy_named
 from testbed.run.assignments import check_policy
 from testbed.run.view import declared_view
@@ -43,9 +44,11 @@ overrides = {"sync.strategy": "my_scheme", "sync.policy": "my_policy.py", "sync.
 experiment = Experiment.load(Path("experiments/smoke.yaml"), overrides)
 check_policy(experiment)
 
-class Other:  # a member that has only ones
+class Other:  # a member that has only ones, and for the second round is in the same group
+    wholes = [True, False, True]
     def allreduce(self, tensor, weight=1.0, residual=None):
         tensor.add_(1).div_(2)
+        return SimpleNamespace(whole=self.wholes.pop(0))
 
 parameters = [torch.full((2, 2), 3.0), torch.full((3,), 5.0)]
 training = RoundTraining(Other(), parameters, 1.0)
@@ -57,7 +60,7 @@ for step in range(5):
 assert [value.flatten()[0].item() for value in parameters] == [2.0, 3.0]
 state = strategy.state_dict()
 strategy.settle()
-assert [value.flatten()[0].item() for value in parameters] == [1.5, 2.0] and strategy.over(2, 5)
+assert [value.flatten()[0].item() for value in parameters] == [1.25, 1.5] and strategy.over(3, 5)
 strategy.load_state_dict(state)
 assert strategy.state_dict() == state
 """
