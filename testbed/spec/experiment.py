@@ -33,11 +33,12 @@ class ControllerSection(Strict):
     """When the controller adopts another plan."""
 
     period: Annotated[Duration, at_least(0.1)] = 2.0
-    """The least time between two searches for a better plan, such as `2s`."""
+    """The least time, such as `2s`, between two searches for a plan, unless a link falls or the network is swapped."""
     margin: float = Field(default=0.1, ge=0, lt=1)
     """The least share of a round's time that another plan must save, in [0, 1)."""
     dwell: int = Field(default=3, ge=1)
-    """The least number of rounds for which a plan stays in force."""
+    """The least number of rounds for which a plan stays in force, unless a link falls, the network is swapped or rounds
+    take far longer than predicted."""
     hold: bool = False
     """Keep the first plan, unless an event makes it impossible, and probe no links."""
     knowledge: Literal["measured", "oracle"] = "measured"
