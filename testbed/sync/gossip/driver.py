@@ -198,6 +198,8 @@ class Driver:
                     member=self._participant.name,
                     round=self.iteration,
                 )
+            if isinstance(event, MemberFailed):  # of any type: not to be taken for a ValueError of the participant
+                raise event.error
             try:
                 self._handle(event, awaited)
             except ValueError as error:
@@ -228,8 +230,6 @@ class Driver:
                 self._observer.promised(self._participant.promise(ahead))
             case GraphCommitted(iteration, neighbours, roster):
                 self._turn(iteration, neighbours, roster)
-            case MemberFailed(error):
-                raise error
 
     def _receive(self, sender: str, message: Message) -> None:
         """Hand a message to the participant. Raises SyncError, naming the sender, if it violates the protocol."""

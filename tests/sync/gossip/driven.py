@@ -206,8 +206,17 @@ class SimulatedSteps(Executor):
         future: Future[Any] = Future()
         began_s = max(self._free_s, self._world.time.now_s)
         self._free_s = began_s + self._world.network.step_s(self._name, arguments[1])
-        self._world.time.queue.schedule(self._free_s, lambda: future.set_result(step(*arguments, **named)))
+        self._world.time.queue.schedule(self._free_s, lambda: _finish(future, partial(step, *arguments, **named)))
         return future
+
+
+def _finish(future: Future[Any], step: Callable[[], Any]) -> None:
+    try:
+        result = step()
+    except Exception as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 class WakingInbox(Inbox):

@@ -302,3 +302,21 @@ class Reminded(Silent):
 def test_a_reminder_comes_after_its_time() -> None:
     world, ended_s = alone(Reminded("a", torch.zeros(1)))
     assert world.errors() == {} and ended_s == pytest.approx(7.0, abs=0.02)
+
+
+class Stepping(Silent):
+    """Makes one local step."""
+
+    def program(self) -> Steps[None]:
+        yield from self.local_step(0)
+
+
+@pytest.mark.parametrize("error", [ValueError("batch sizes differ"), RuntimeError("out of memory")])
+def test_an_error_of_a_local_step_is_raised_as_it_is(error: Exception) -> None:
+    def fail(name: str, iteration: int, parameters: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    world = World(Network(Random(1)), fail)
+    world.start({"a": Stepping("a", torch.zeros(1))}, {"a": ()}, 1)
+    world.run()
+    assert world.errors() == {"a": error}
