@@ -271,6 +271,7 @@ class Driver:
     def _cut(self, peer: str) -> None:
         self._gone.pop(peer, None)
         self._partners.discard(peer)
+        self._done.discard(peer)  # it may join again, and then ends once more
         self._queue.drop(peer)
         for send in self._participant.remove(peer):
             self._send(send)

@@ -19,6 +19,7 @@ from testbed.sync.errors import SyncError
 from testbed.sync.gossip.effects import Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared
 from testbed.sync.gossip.message import Message
+from testbed.sync.gossip.neighbours import Neighbours
 from tests.schemes.hop.hops import hop_members, monitor_of, neighbours
 from tests.schemes.participants import participant
 from tests.sync.gossip.driven import ADDRESS, PATIENCE_S, Controller, DrivenMember, Network, World, no_change, rough
@@ -320,3 +321,41 @@ def test_an_error_of_a_local_step_is_raised_as_it_is(error: Exception) -> None:
     world.start({"a": Stepping("a", torch.zeros(1))}, {"a": ()}, 1)
     world.run()
     assert world.errors() == {"a": error}
+
+
+class Replaced(Reminded):
+    """Ends after `reminder_s`, and goes on without a member that died and with one that joins."""
+
+    def __init__(self, name: str, reminder_s: float) -> None:
+        super().__init__(name, torch.zeros(1))
+        self.reminder_s = reminder_s
+
+    def remove(self, gone: str) -> Iterable[Send]:
+        return ()
+
+    def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+        return ()
+
+
+def test_a_member_that_had_ended_and_joins_again_is_waited_for_once_more() -> None:
+    world, graph = World(Network(Random(1))), complete("abc")
+    world.start(
+        {name: Replaced(name, end_s) for name, end_s in (("a", 4), ("b", 0), ("c", 5))}, around(graph), 1, survives=True
+    )
+
+    def die() -> None:
+        world.members["b"].kill()
+        for name in "ac":
+            world.members[name].inbox.cut("b")
+
+    def come() -> None:
+        for name in "ac":
+            place = neighbours(graph, name, uniform(graph))
+            world.members[name].inbox.commit(GraphCommitted(1, place, {"b": ADDRESS}))
+        world.come(Replaced("b", 10), "ac", 1)
+
+    world.time.call_later(1.0, die)
+    world.time.call_later(2.0, come)
+    world.run()
+    assert world.errors() == {}
+    assert all(member.ended_s > 12.0 for member in world.members.values())
