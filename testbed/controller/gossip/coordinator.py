@@ -114,17 +114,13 @@ class GossipCoordinator(Coordinator):
             yield Fail(f"{member}: {why}")
 
     def proceed(self) -> Actions:
-        """Begin a change of the graph for the first member that waits to join, if no change is under way."""
+        """Begin a change of the graph for a member that waits to join, if no change is under way."""
         if not self.running:
             return
         if self._topology.closed_reason:
             yield from self._refuse_joining(self._topology.closed_reason)
         if self._joining and self._topology.idle:
-            member, address = next(iter(self._joining.items()))
-            try:
-                yield from self._topology.prepare_join(member, address)
-            except GraphError as error:
-                yield from self._refuse_joining(str(error))
+            yield from self._prepare_join()
 
     def finish(self) -> Actions:
         """Judge the remaining iterations: all members have finished."""
@@ -213,6 +209,20 @@ class GossipCoordinator(Coordinator):
             yield Fail(f"{member}: {why}; {left} members are left, and the quorum is {quorum}")
 
     # Members that join
+
+    def _prepare_join(self) -> Actions:
+        """Begin a change of the graph for the first waiting member that makes a graph with the present members.
+
+        Members before it wait longer: it may be the neighbour that they lack. Without such a member, all are refused.
+        """
+        why = ""
+        for member, address in self._joining.items():
+            try:
+                yield from self._topology.prepare_join(member, address)
+                return
+            except GraphError as error:
+                why = why or str(error)
+        yield from self._refuse_joining(why)
 
     def _admit(self, configuration: NodeConfiguration) -> Tell:
         """Return the Welcome of a member that joins in the iteration in which the others change to its graph."""

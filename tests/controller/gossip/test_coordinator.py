@@ -324,6 +324,35 @@ def test_a_comer_that_was_restarted_is_known_by_its_new_address() -> None:
     assert [its.roster[DIES] for its in messages if isinstance(its, Welcome)] == [address]
 
 
+def lonely() -> GossipCoordinator:
+    """A coordinator with two members of a ring of five, next to each other; DIES has none of them for a neighbour."""
+    spec = hop_spec().model_copy(update={"elastic": Elasticity(quorum=2)})
+    assert spec.graph is not None
+    coordinator = GossipCoordinator(spec, spec.graph)
+    list(coordinator.begin({name: hello(name) for name in VIEW.names}))
+    for name in VIEW.names[1:4]:
+        assert not any(isinstance(action, Fail) for action in coordinator.died(name, "killed"))
+    return coordinator
+
+
+def test_a_comer_without_neighbours_waits_for_one_that_can_join() -> None:
+    coordinator = lonely()
+    for name in (DIES, VIEW.names[1]):
+        list(coordinator.join(hello(name)))
+    left = {VIEW.names[0], VIEW.names[4]}
+    actions = list(coordinator.proceed())
+    assert told(iter(actions), PrepareGraph) == left and told(iter(actions), Stop) == set()
+    welcomed = [told(coordinator.receive(PromiseGraph(name, 5)), Welcome) for name in sorted(left)]
+    assert welcomed == [set(), {VIEW.names[1]}]
+    assert told(coordinator.proceed(), Stop) == set()  # the change has yet to take place
+
+
+def test_comers_are_refused_where_none_of_them_has_a_neighbour() -> None:
+    coordinator = lonely()
+    list(coordinator.join(hello(DIES)))
+    assert told(coordinator.proceed(), Stop) == {DIES}
+
+
 def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
     coordinator = begun()
     list(coordinator.died(DIES, "killed"))
