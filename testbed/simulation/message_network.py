@@ -1,6 +1,7 @@
 """Messages between members that gossip, over the simulated network.
 
-A small message arrives one one-way delay later. It overtakes models, and takes no capacity of a link.
+A small message arrives one one-way delay later, once the links carry packets. It overtakes models, and takes no
+capacity of a link.
 
 A model waits until those before it to the same peer have left, and may become stale meanwhile. It leaves at its pair's
 max-min fair rate, which is shared again when a model begins or ends or a link changes.
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from typing import NamedTuple
 
 from testbed.planning import Pair
@@ -23,7 +24,7 @@ from testbed.simulation.round_model import Transfer
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_queue import UNDER_WAY
 
-#: The interval at which TCP tries again where there is no route.
+#: The interval at which TCP tries again where there is no route, or a link on it loses all packets.
 RETRY_S = 0.2
 
 #: A model has left when at most this many bytes remain: sums of products are off by less.
@@ -76,9 +77,9 @@ class MessageNetwork:
     def send_small(self, pair: Pair, arrive: Callable[[], None]) -> None:
         """Send a message without a tensor, at once."""
         now_s = self._queue.clocks.now_s
-        delay_s = self._network.at(now_s).delay_s(*pair)
-        if isfinite(delay_s):
-            self._queue.schedule(now_s + delay_s, arrive)
+        state = self._network.at(now_s)
+        if state.carries(*pair):
+            self._queue.schedule(now_s + state.delay_s(*pair), arrive)
         else:
             self._queue.schedule(now_s + RETRY_S, partial(self.send_small, pair, arrive))
 

@@ -156,6 +156,11 @@ class NetworkState:
         links = self.links_between(source, target)
         return inf if links is None else 2 * self.topology.lan.delay + sum(self.states[name].delay_s for name in links)
 
+    def carries(self, source: str, target: str) -> bool:
+        """Return whether packets between two workers arrive: there is a route, and no link on it loses them all."""
+        links = self.links_between(source, target)
+        return links is not None and all(self.states[name].up and self.states[name].loss < 1 for name in links)
+
     def links_between(self, source: str, target: str) -> Sequence[str] | None:
         """Return the WAN links on the route between two workers, or None if there is no route."""
         a, b = self.sites[source], self.sites[target]

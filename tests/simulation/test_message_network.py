@@ -122,3 +122,16 @@ def test_models_over_a_fast_link_leave_also_late_in_a_simulation(tmp_path: Path)
         if len(sent.came) < 100:
             sent.queue.run_next()
     assert len(sent.came) == 100
+
+
+def test_a_small_message_waits_for_the_end_of_an_outage(tmp_path: Path) -> None:
+    events = [
+        {"at": "0.1s", "change": {"link": "a->b", "loss": "100%"}},
+        {"at": "1s", "change": {"link": "a->b", "loss": "0%"}},
+    ]
+    sent = Sent(tmp_path, events=events)
+    sent.queue.clocks.now_s = 0.5
+    sent.network.send_small(sent.pair, lambda: sent.arrive("there"))
+    sent.network.send_small(sent.pair[::-1], lambda: sent.arrive("back"))
+    sent.queue.run_until(10.0)
+    assert sent.came == pytest.approx({"back": 0.51, "there": 1.11})  # TCP tries again each 0.2 s
