@@ -192,7 +192,8 @@ def join(
             members; the graph is over the members in the order of their names.
 
     Raises:
-        ValueError: The arguments contradict each other, or the members make no such graph.
+        ValueError: The arguments contradict each other, the members make no such graph, or the controller's run has
+            another scheme.
         SyncError, TlsError: As `testbed.sync.gossip.join`.
     """
     from testbed.sync import flat, gossip
@@ -207,6 +208,8 @@ def join(
     own = None if peers is None else _node_among(chosen, tuple(sorted({*peers, name})), name, len(start))
 
     def program(met: Rendezvous) -> Participant:
+        if own is None and met.job.assignment.get("protocol") not in ("hop", "leader", "worker"):
+            raise ValueError(f"the run's scheme is {met.job.scheme}, and hop.join takes part in hop and dpsgd alone")
         count = met.job.rounds if iterations is None else iterations
         return build(chosen, GossipTraining(name, (*met.welcome.roster,), own or met.node, start, count, met.job.seed))
 

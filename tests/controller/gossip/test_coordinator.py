@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from torch import Tensor
 
 from testbed.api.requests import ForcePolicy
@@ -184,6 +184,25 @@ async def test_a_member_that_said_goodbye_keeps_the_channel_until_the_controller
         for member in members:
             await asyncio.to_thread(member.join, PATIENCE_S)
         assert failed == [False] * len(members)
+
+
+async def test_hop_does_not_join_a_run_of_another_scheme(tmp_path: Path) -> None:
+    place = asdict(NodeConfiguration("adpsgd", VIEW.names[1:], VIEW.names[1:], {}, VIEW.names[1:], {"active": True}))
+    spec = hop_spec()
+    jobs = {name: replace(job, scheme="adpsgd", assignment=place) for name, job in spec.jobs.items()}
+
+    def joined(name: str) -> None:
+        control = f"unix:{tmp_path}/s/{name}/control.sock"
+        with pytest.raises(ValueError, match="adpsgd"):
+            hop.join(name, [torch.zeros(3)], control=control, listen="127.0.0.1", timeout=PATIENCE_S)
+
+    async with running(spec.model_copy(update={"jobs": jobs}), tmp_path):
+        first, *others = VIEW.names
+        joining = asyncio.create_task(asyncio.to_thread(joined, first))
+        members = [await connect(tmp_path / "s", name) for name in others]
+        await joining
+        for member in members:
+            member.writer.close()
 
 
 async def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
