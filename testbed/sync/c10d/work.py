@@ -252,8 +252,11 @@ class GlooWork(dist.Work):
         return self._work.is_completed() and self._work.is_success()
 
     def exception(self) -> Any:
-        """Return gloo's error, or None."""
-        return self._work.exception()
+        """Return gloo's error, or that of the group if it ended the collective; None without an error."""
+        error, failure = self._work.exception(), self._failure.error
+        if error is None and failure is not None and not self._work.is_completed():
+            return dist.DistBackendError(str(failure))
+        return error
 
     def result(self) -> list[torch.Tensor]:
         """Wait for the end of the collective, and return its tensors."""
