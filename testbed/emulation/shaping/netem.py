@@ -28,6 +28,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -319,8 +320,14 @@ class NetemShaper(Shaper):
                 self._leave(tree.netns)
 
     def counters(self) -> dict[str, LinkCounters]:
-        """Return the totals of every attached link, from the counters of its qdiscs."""
+        """Return the totals of every attached link, from the counters of its qdiscs.
+
+        The states that took effect by now are noted first, since the bytes that a rate allowed are counted here.
+        """
         with self._lock:
+            if self._timer is not None:
+                with suppress(ShapingError):  # `failure` says how it ended
+                    self._note(self._timer.ask(Batch()))
             for control in set(self._controls.values()):
                 qdiscs = control.qdiscs()
                 now = time.monotonic()

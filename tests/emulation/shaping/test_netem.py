@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from testbed.emulation.network.netlink import attributes
 from testbed.emulation.shaping import ShapingError, tc
-from testbed.emulation.shaping.base import SUPER_PACKET_BYTES, Port
+from testbed.emulation.shaping.base import SUPER_PACKET_BYTES, Applied, Port
 from testbed.emulation.shaping.netem import (
     MOST_JITTER_S,
     NetemShaper,
@@ -24,6 +26,7 @@ from testbed.emulation.shaping.netem import (
     delay_line_packets,
     queue_limit,
 )
+from testbed.emulation.shaping.timer import Batch, Timer, TimerAnswer
 from testbed.link import MTU_FRAME_BYTES, CoDel, GilbertElliott, LinkState, Queue, Red
 
 pytestmark = pytest.mark.pure
@@ -199,3 +202,36 @@ def test_a_link_that_goes_down_keeps_its_rate_so_that_its_queue_drains() -> None
 def test_a_queue_shorter_than_a_packet_lets_one_through(loss: float, least: int) -> None:
     """With random loss hosts send single frames, else super-packets."""
     assert queue_limit(LinkState(1e6, 0.001, loss=loss, queue=Queue(500, "bytes"))) == least
+
+
+def seen_of(tree: _Tree, size: int) -> dict[int, tc.Statistics]:
+    """Return the statistics of a tree that has passed `size` bytes, and in whose queue others wait."""
+    return {
+        tree.root: tc.Statistics(),
+        tc.handle(2): tc.Statistics(bytes=size),
+        tc.handle(3): tc.Statistics(backlog_bytes=MTU_FRAME_BYTES),
+    }
+
+
+def test_a_row_of_a_trace_allows_its_rate_from_its_moment_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that comes before the row was noted would hold the earlier rate against a queue that the row empties."""
+    slow = LinkState(8e6, 0.1)
+    shaper, tree, moments = NetemShaper(), tree_of(slow), iter([0.0, 0.1])
+    sizes, answers = iter([0, 550_000]), iter([[], [Applied("a->b", due_s=0.04, late_s=0.01)]])
+
+    class Kernel:
+        def qdiscs(self) -> dict[tuple[int, int], tuple[int, tc.Statistics]]:
+            return {(tree.index, own): (tc.ROOT, its) for own, its in seen_of(tree, next(sizes)).items()}
+
+    class Sender:
+        def ask(self, _: Batch) -> TimerAnswer:
+            return TimerAnswer(next(answers), None)
+
+    monkeypatch.setattr("testbed.emulation.shaping.netem.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    tree.control = cast("tc.TrafficControl", Kernel())
+    shaper._trees, shaper._controls, shaper._timer = {"a->b": tree}, {tree.netns: tree.control}, cast(Timer, Sender())
+    shaper._coming = {"a->b": deque([(0.04, replace(slow, rate_bps=80e6))])}
+    shaper.counters()
+    seen = shaper.counters()["a->b"]
+    assert (seen.steady_bytes, seen.allowed_bytes) == (550_000, pytest.approx(550_000))
+    assert [applied.link for applied in shaper._found] == ["a->b"], "those that ask for it are still told of the row"
