@@ -113,9 +113,8 @@ class _Tree:
     drops: int = 0
 
     def enforce(self, now: float) -> None:
-        """Add the bytes that the rate has allowed since the last call."""
-        rate = self.state.rate_bps if passes(self.state) else 0.0
-        self.allowed_bytes += rate / 8 * (now - self.since)
+        """Add the bytes that the rate has allowed since the last call; the queue of a link that is down drains too."""
+        self.allowed_bytes += self.state.rate_bps / 8 * (now - self.since)
         self.since = now
 
     def delay(self, state: LinkState, *, create: bool = False, dead: bool = False) -> NetlinkRequest:

@@ -235,3 +235,13 @@ def test_a_row_of_a_trace_allows_its_rate_from_its_moment_on(monkeypatch: pytest
     seen = shaper.counters()["a->b"]
     assert (seen.steady_bytes, seen.allowed_bytes) == (550_000, pytest.approx(550_000))
     assert [applied.link for applied in shaper._found] == ["a->b"], "those that ask for it are still told of the row"
+
+
+def test_the_queue_of_a_link_that_went_down_drains_at_a_rate_that_is_allowed() -> None:
+    up = LinkState(8e6, 0.1)
+    tree = tree_of(up)
+    _update_counters(tree, 0.0, seen_of(tree, 0))
+    tree.enforce(0.05)
+    tree.state = replace(up, up=False)
+    _update_counters(tree, 0.1, seen_of(tree, 100_000))
+    assert (tree.counted.steady_bytes, tree.counted.allowed_bytes) == (100_000, pytest.approx(100_000))
