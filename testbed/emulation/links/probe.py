@@ -154,7 +154,8 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
         there, back = ways[name]
         if closing is not None:
             measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])
-            errors[name] = round_trip_error(measured_ms / 1e3, there, back)
+            answers = re.search(r"(\d+) received", said)
+            errors[name] = round_trip_error(measured_ms / 1e3, there, back, int(answers[1]) if answers else PINGS)
         elif (1 - (1 - there.loss) * (1 - back.loss)) ** PINGS < LIKELY_SILENCE:
             errors[name] = float("inf")  # no answer at all: the link does not work as requested
     return errors
@@ -171,16 +172,22 @@ def link_back(name: str) -> str:
     return link_name(target, source)
 
 
-def round_trip_error(measured_s: float, there: LinkState, back: LinkState) -> float:
+def mean_delay_s(state: LinkState) -> float:
+    """Return the mean delay of a link's packets: none is below 0, so jitter beyond the delay lengthens the mean."""
+    beyond_s = max(state.jitter_s - state.delay_s, 0.0)
+    return state.delay_s + (beyond_s**2 / (4 * state.jitter_s) if beyond_s else 0.0)
+
+
+def round_trip_error(measured_s: float, there: LinkState, back: LinkState, answers: int = PINGS) -> float:
     """Return the seconds by which a measured round trip is outside the range that its two links' states allow.
 
-    The measured value is the least of some pings, or their mean if there is jitter. It may include the links'
+    The measured value is the least of some answers, or their mean if there is jitter. It may include the links'
     serialization time, 0.8 ms each way at 1 Mbit/s, or not: a token bucket lets a lone frame pass at once. The mean of
     a few uniform draws of ±jitter scatters by jitter/√3 over the root of their number.
     """
-    delay = there.delay_s + back.delay_s
+    delay = mean_delay_s(there) + mean_delay_s(back)
     service = 8 * PING_FRAME_BYTES * (1 / there.rate_bps + 1 / back.rate_bps)
-    scatter = WITHIN_99 * sqrt((there.jitter_s**2 + back.jitter_s**2) / 3 / PINGS)
+    scatter = WITHIN_99 * sqrt((there.jitter_s**2 + back.jitter_s**2) / 3 / answers)
     least, most = delay - scatter, delay + service + scatter
     return min(measured_s - least, 0.0) + max(measured_s - most, 0.0)
 

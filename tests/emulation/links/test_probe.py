@@ -35,6 +35,21 @@ def test_jitter_may_move_the_mean_of_a_few_but_not_far() -> None:
     assert probe.round_trip_error(0.0225, FAST, FAST) == pytest.approx(0.0025, abs=1e-4)
 
 
+def test_the_mean_of_fewer_answers_may_be_further_off() -> None:
+    shaky = LinkState(100e6, 0.010, jitter_s=0.005)
+    assert probe.round_trip_error(0.026, shaky, shaky) > 0
+    assert probe.round_trip_error(0.026, shaky, shaky, answers=2) == 0
+
+
+def test_jitter_beyond_the_delay_lengthens_the_mean() -> None:
+    """A packet that would leave before it came leaves at once: of ±20 ms around 0 ms, the mean is 5 ms."""
+    assert probe.mean_delay_s(LinkState(100e6, 0.0, jitter_s=0.020)) == pytest.approx(0.005)
+    assert probe.mean_delay_s(LinkState(100e6, 0.020, jitter_s=0.020)) == 0.020
+    assert probe.mean_delay_s(FAST) == 0.010
+    shaky = LinkState(100e6, 0.0, jitter_s=0.020)
+    assert probe.round_trip_error(0.024, shaky, shaky) == 0
+
+
 @given(st.tuples(*[st.floats(0, MOST_DELAY_S)] * 4))
 def test_a_ping_waits_for_its_answer_over_the_longest_links(seconds: tuple[float, float, float, float]) -> None:
     there, back = (LinkState(1e6, delay_s, jitter_s=jitter_s) for delay_s, jitter_s in (seconds[:2], seconds[2:]))
@@ -85,10 +100,24 @@ def test_a_rate_that_is_off_shows_between_quick_looks() -> None:
     assert resolution < 0.001
 
 
-def test_a_missing_ping_is_no_silence_of_a_link() -> None:
-    process = SimpleNamespace(returncode=127, communicate=lambda: (b"sh: 1: exec: ping: not found\n", None))
+def pinged(states: dict[str, LinkState], status: int, said: str) -> dict[str, float]:
+    """Return the errors of round trips for pings that end with this status and text."""
+    process = SimpleNamespace(returncode=status, communicate=lambda: (said.encode(), None))
     router = SimpleNamespace(popen=lambda *_, **__: process)
     network = SimpleNamespace(router=lambda _: router, addressing=SimpleNamespace(next_hop=lambda *_: "10.0.0.1"))
-    states = {"a->b": FAST, "b->a": FAST}
+    return probe.round_trip_errors(network, states, states)  # type: ignore[arg-type]
+
+
+def test_a_missing_ping_is_no_silence_of_a_link() -> None:
     with pytest.raises(EmulationError, match="iputils-ping"):
-        probe.round_trip_errors(network, states, states)  # type: ignore[arg-type]
+        pinged({"a->b": FAST, "b->a": FAST}, 127, "sh: 1: exec: ping: not found\n")
+
+
+def test_the_answers_of_a_link_that_loses_packets_are_counted() -> None:
+    said = (
+        "8 packets transmitted, 2 received, 75% packet loss, time 711ms\nrtt min/avg/max/mdev = 22.0/26.0/30.0/4.0 ms"
+    )
+    shaky = LinkState(100e6, 0.010, jitter_s=0.005, loss=0.5)
+    assert pinged({"a->b": shaky, "b->a": shaky}, 0, said) == {"a->b": 0.0, "b->a": 0.0}
+    (error,) = set(pinged({"a->b": shaky, "b->a": shaky}, 0, said.replace("2 received", "8 received")).values())
+    assert error > 0.001
