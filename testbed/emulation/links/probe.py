@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, log, log1p, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.shaping.base import passes
-from testbed.link import MTU_FRAME_BYTES, LinkState, link_ends, link_name
+from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, link_ends, link_name
 
 if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` do without
     from testbed.emulation.network.network import Network
@@ -57,6 +57,11 @@ MAX_WINDOW_S = 3.0
 #: If the flood let a link run dry for more than this share of the time, its rate is unknown. One sender in Python
 #: offers some 100,000 packets a second, enough for about 1 Gbit/s; a busy host's pauses are longer than a short queue.
 DRY_AT_MOST = 0.05
+
+#: The share of bursts of losses that may outlast a flooded link's queue. Where two hundred packets pass and a hundred
+#: are lost in turn, in the mean, a queue of 32 frames is empty for a sixth of the time, and the rate would seem as much
+#: too low.
+LONG_BURST = 0.01
 
 #: A busy host may pause the reader in the middle of a look, and 45 ms of 0.75 s are 6 % of a rate. So each look is the
 #: quickest of this many, and its duration counts as uncertainty.
@@ -156,9 +161,25 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
             measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])
             answers = re.search(r"(\d+) received", said)
             errors[name] = round_trip_error(measured_ms / 1e3, there, back, int(answers[1]) if answers else PINGS)
-        elif (1 - (1 - there.loss) * (1 - back.loss)) ** PINGS < LIKELY_SILENCE:
+        elif silence(there, back) < LIKELY_SILENCE:
             errors[name] = float("inf")  # no answer at all: the link does not work as requested
     return errors
+
+
+def silence(there: LinkState, back: LinkState) -> float:
+    """Return the probability that the links' own loss leaves no ping an answer; a burst may take all of them."""
+    at_random = (1 - (1 - there.loss) * (1 - back.loss)) ** PINGS
+    return max([at_random, *(lost_in_a_row(state.bursts, PINGS) for state in (there, back) if state.bursts)])
+
+
+def lost_in_a_row(chain: GilbertElliott, packets: int) -> float:
+    """Return the probability that a chain of losses takes this many packets in a row, from any moment on."""
+    bad = chain.p / (chain.p + chain.r)
+    good = 1 - bad
+    for _ in range(packets):
+        good, bad = good * chain.good, bad * chain.bad
+        good, bad = good * (1 - chain.p) + bad * chain.r, good * chain.p + bad * (1 - chain.r)
+    return good + bad
 
 
 def answer_s(there: LinkState, back: LinkState) -> int:
@@ -318,13 +339,25 @@ class _Flood:
 def rate_error(
     state: LinkState, before: FloodLook, after: FloodLook, frame_bytes: int = MTU_FRAME_BYTES
 ) -> tuple[float | None, float]:
-    """Return the relative rate error of a flooded link between two looks (None if it ran dry), and the resolution."""
+    """Return the relative rate error of a flooded link between two looks, and the resolution.
+
+    The error is None if the link ran dry, or may have done so in a burst of losses.
+    """
     seconds = after.at - before.at
     expected = state.rate_bps / 8 * seconds
     error = (after.bytes_arrived - before.bytes_arrived) / expected - 1
     dry = (after.dry_s - before.dry_s) / seconds
     unsure_s = state.jitter_s + (before.took_s + after.took_s) / 2
-    return (error if dry <= DRY_AT_MOST else None), frame_bytes / expected + unsure_s / seconds + dry
+    known = dry <= DRY_AT_MOST and not outlasts_queue(state)
+    return (error if known else None), frame_bytes / expected + unsure_s / seconds + dry
+
+
+def outlasts_queue(state: LinkState) -> bool:
+    """Return whether one of a hundred bursts of losses takes longer, under a flood, than a full queue lasts."""
+    if state.bursts is None or state.bursts.r == 1:
+        return False
+    packets = log(LONG_BURST) / log1p(-state.bursts.r)
+    return packets * (1 - state.loss) / FLOOD_EXCESS > state.queue_bytes / MTU_FRAME_BYTES
 
 
 def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, _Rate]:

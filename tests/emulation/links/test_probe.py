@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.links import probe
-from testbed.link import MTU_FRAME_BYTES, LinkState
+from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState
 from testbed.spec.units import MOST_DELAY_S
 
 pytestmark = pytest.mark.pure
@@ -121,3 +122,27 @@ def test_the_answers_of_a_link_that_loses_packets_are_counted() -> None:
     assert pinged({"a->b": shaky, "b->a": shaky}, 0, said) == {"a->b": 0.0, "b->a": 0.0}
     (error,) = set(pinged({"a->b": shaky, "b->a": shaky}, 0, said.replace("2 received", "8 received")).values())
     assert error > 0.001
+
+
+def bursty(p: float, r: float) -> LinkState:
+    chain = GilbertElliott(p, r)
+    return LinkState(3.2e6, 0.02, loss=chain.mean, bursts=chain)
+
+
+def test_silence_in_a_burst_of_losses_proves_nothing() -> None:
+    """A third of all moments is in a burst of a hundred packets, which takes eight pings as a rule."""
+    long, short = bursty(0.005, 0.01), bursty(0.01, 0.3)
+    assert probe.lost_in_a_row(GilbertElliott(0.005, 0.01), 1) == pytest.approx(1 / 3)
+    assert probe.silence(long, FAST) == pytest.approx(0.99**7 / 3)
+    assert probe.silence(FAST, long) > probe.LIKELY_SILENCE > probe.silence(short, FAST)
+    silent = "8 packets transmitted, 0 received, 100% packet loss, time 711ms"
+    assert pinged({"a->b": long, "b->a": FAST}, 1, silent) == {}
+    assert pinged({"a->b": FAST, "b->a": short}, 1, silent) == {"a->b": inf, "b->a": inf}
+
+
+@pytest.mark.parametrize(("p", "r", "known"), [(0.005, 0.01, False), (0.01, 0.3, True), (0.01, 1.0, True)])
+def test_the_rate_of_a_link_whose_losses_may_empty_its_queue_is_unknown(p: float, r: float, known: bool) -> None:
+    before = probe.FloodLook(1.0, 1e-4, 0, packets_sent=0, dry_s=0.0)
+    after = probe.FloodLook(2.0, 1e-4, 400_000, packets_sent=0, dry_s=0.0)
+    error, _ = probe.rate_error(bursty(p, r), before, after)
+    assert (error is not None) == known
