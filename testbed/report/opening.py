@@ -192,9 +192,12 @@ def _fidelity(record: RunRecord) -> Iterator[str]:
     backend, links = str(record.manifest.get("backend")), record.section("links").values()
     rates, trips = (_known(links, name) for name in ("rate_error_pct", "rtt_error_ms"))
     if rates and trips and backend in RATE_TOLERANCE:
+        tolerance = text.percent(RATE_TOLERANCE[backend])
+        if max(rates) > RATE_TOLERANCE[backend] * 100 and (coarse := _known(links, "rate_resolution_pct")):
+            tolerance += f", and up to {text.number(max(coarse), 2)} % more on links that are measured less finely"
         yield (
             f"The measured rates of {len(rates)} of {text.count(len(links), 'link')} were within "
-            f"{text.number(max(rates), 2)} % of the requested ones (tolerance {text.percent(RATE_TOLERANCE[backend])}) "
+            f"{text.number(max(rates), 2)} % of the requested ones (tolerance {tolerance}) "
             f"and the measured round trips of {len(trips)} within {text.number(max(trips), 2)} ms (tolerance "
             f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms)."
         )

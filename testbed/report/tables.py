@@ -129,7 +129,11 @@ def links(record: RunRecord) -> Table | None:
                 text.size(carried.get(link)),
                 text.UNKNOWN if busy != busy else text.percent(busy),
                 f"{median(map(abs, estimated[link].off)) * 100:.1f}" if link in estimated else text.UNKNOWN,
-                _error(found.get("rate_error_pct"), rate_limit and rate_limit * 100, "{:+.2f}"),
+                _error(
+                    found.get("rate_error_pct"),
+                    rate_limit and rate_limit * 100 + found.get("rate_resolution_pct", 0.0),
+                    "{:+.2f}",
+                ),
                 _error(found.get("rtt_error_ms"), rtt_limit and rtt_limit * 1e3, "{:+.2f}"),
                 _error(found.get("replay_late_ms_p99"), REPLAY_LATE_P99_S * 1e3, "{:.2f}"),
             )

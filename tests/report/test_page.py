@@ -259,6 +259,17 @@ def test_a_suspect_run_says_why_first(tmp_path: Path) -> None:
     assert re.search(r'<td class="number bad">\+9.90</td>', html)
 
 
+@words_alone
+def test_a_rate_error_below_what_its_measurement_resolves_is_not_marked(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["links"]["toronto->tokyo"] |= {"rate_error_pct": 9.9, "rate_resolution_pct": 8.0}
+    (run / "summary.json").write_text(json.dumps(summary))
+    html = write_report(run).read_text(encoding="utf-8")
+    assert ">+9.90</td>" in html and not re.search(r'bad">\+9.90</td>', html)
+    assert re.search(r"within 9.9 % of .*\(tolerance 2 %, .* 8 % more", answers(html)[QUESTIONS[1]])
+
+
 @pytest.mark.parametrize(
     "left",
     [(), ("rounds.jsonl",), ("links.jsonl",), ("traffic.jsonl",), ("rounds.jsonl", "links.jsonl", "traffic.jsonl")],

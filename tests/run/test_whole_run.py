@@ -70,7 +70,7 @@ def test_the_summary_has_the_contracts_fields(smoke: Running) -> None:
         assert event.keys() == {"kind", "target", "at_s", *(["changed"] if event["kind"] == "change" else [])}
     assert len(value["links"]) == 6
     for link in value["links"].values():
-        assert link.keys() == {"rate_error_pct", "rtt_error_ms", "replay_late_ms_p99"}
+        assert link.keys() == {"rate_error_pct", "rate_resolution_pct", "rtt_error_ms", "replay_late_ms_p99"}
 
 
 def test_it_learns_swaps_the_plan_and_the_network_and_loses_nothing(smoke: Running) -> None:

@@ -226,6 +226,7 @@ def _link(link: LinkEvidence) -> dict[str, float | None]:
 
     return {
         "rate_error_pct": scaled(link.rate_error, 100),
+        "rate_resolution_pct": link.rate_resolution * 100,
         "rtt_error_ms": scaled(link.rtt_error_s, 1e3),
         "replay_late_ms_p99": scaled(link.replay_late_p99_s, 1e3),
     }
