@@ -86,9 +86,10 @@ class LinkFidelity:
     """One link's measured errors. An error is None if it could not be measured.
 
     Attributes:
-        rate_error: The relative error of the rate; None if the link passes nothing, or more than the flood could offer.
-        rtt_error_s: The seconds by which the round trip is outside of what both directions allow for a ping. None if
-            one direction passes nothing, or loses so much that silence proves nothing.
+        rate_error: The relative error of the rate; None if the link passes nothing, or more than the flood could offer,
+            or may have been idle in a burst of losses.
+        rtt_error_s: The seconds by which the round trip is outside of what both directions allow for a ping. Infinite
+            if no ping was answered; None if one direction passes nothing, or loses so much that silence proves nothing.
         rate_resolution: The smallest rate error that so short a measurement can tell from none.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import isinf
 from typing import Literal
 
 from testbed.spec.units import count
@@ -41,6 +42,7 @@ class LinkEvidence:
 
     #: Relative.
     rate_error: float | None
+    #: Infinite if no ping was answered.
     rtt_error_s: float | None
     replay_late_p99_s: float | None
     #: Whether the link has a trace, which must have been replayed.
@@ -152,7 +154,12 @@ def _link(name: str, link: LinkEvidence, backend: str) -> list[str]:
             f"{name}: {link.unshaped_bytes / 1e6:.1f} MB bypassed the shaper: its qdisc or filter was removed during "
             "the run"
         )
-    if link.rtt_error_s is not None and not abs(link.rtt_error_s) <= rtt:
+    if link.rtt_error_s is not None and isinf(link.rtt_error_s):
+        reasons.append(
+            f"{name}: no ping was answered, although the link and its way back are up; `testbed doctor` says what this "
+            "machine can do"
+        )
+    elif link.rtt_error_s is not None and not abs(link.rtt_error_s) <= rtt:
         reasons.append(
             f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off the requested one (tolerance {rtt * 1e3:g} ms)"
         )

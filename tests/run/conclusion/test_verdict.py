@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -48,6 +49,11 @@ def test_a_link_is_judged_by_its_backend_s_tolerance(
     assert found.verdict == "suspect"
     assert len(found.reasons) == 1
     assert found.reasons[0].startswith(said)
+
+
+def test_a_link_that_answers_no_ping_is_told_in_words() -> None:
+    (reason,) = judge(with_link(rtt_error_s=inf)).reasons
+    assert reason.startswith("a->b: no ping") and "inf" not in reason
 
 
 def test_what_goes_around_a_link_s_shaping_is_told() -> None:
