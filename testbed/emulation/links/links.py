@@ -108,12 +108,9 @@ class Links:
         """Set other configured states for existing links. Earlier requested changes and queued rows are dropped."""
         with self._lock:
             links = list(links)
-            self._collect()
-            forgotten = {link.name: () for link in links if self._coming.get(link.name)}
+            self._forget_queued([link.name for link in links])
             for link in links:
                 self._configure(link)
-            if forgotten:
-                self._shaper.apply({}, forgotten)
             self._apply(link.name for link in links)
 
     def replay(self, rows: Mapping[str, Rows], replace_queued: bool = False) -> None:
@@ -122,7 +119,10 @@ class Links:
         Links without a trace are skipped: rows may arrive while the network is swapped.
         """
         with self._lock:
-            self._collect()
+            if replace_queued:
+                self._forget_queued(self._coming)
+            else:
+                self._collect()
             known = {
                 name: its
                 for name, its in rows.items()
@@ -130,13 +130,7 @@ class Links:
             }
             for name in known:
                 self._begin_delivery(name)
-            forgotten = [name for name, coming in self._coming.items() if coming] if replace_queued else []
-            for name in forgotten:
-                self._coming[name].clear()
-            sent = {name: self._foresee(name, its) for name, its in known.items()}
-            if replace_queued:
-                self._shaper.apply({}, {**dict.fromkeys(forgotten, ()), **sent})
-            elif sent:
+            if sent := {name: self._foresee(name, its) for name, its in known.items()}:
                 self._shaper.expect(sent)
 
     def collect(self) -> None:
@@ -251,6 +245,14 @@ class Links:
         if (delivery := trace.delivery(self._clock.began_s)) is not None:
             self._deliveries[name] = delivery
             self._apply([name])
+
+    def _forget_queued(self, names: Iterable[str]) -> None:
+        """Drop the queued rows of links, after those that the shaper has put in force by then are recorded."""
+        if forgotten := [name for name in names if self._coming.get(name)]:
+            self._shaper.apply({}, dict.fromkeys(forgotten, ()))
+        self._collect()
+        for name in forgotten:
+            self._coming[name].clear()
 
     def _foresee(self, name: str, rows: Rows) -> list[tuple[float, LinkState]]:
         """Queue trace rows, and return each one's moment and resulting state, as a shaper takes them."""

@@ -6,7 +6,7 @@ The shaper here puts rows in force by a clock that the test moves, so nothing de
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from testbed.emulation.links import replay as module
 from testbed.emulation.links.links import Links
 from testbed.emulation.links.replay import AHEAD_S, Replay, changes_from
-from testbed.emulation.shaping.base import ShapingError
+from testbed.emulation.shaping.base import Applied, FutureStates, ShapingError
 from testbed.link import LinkState
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link
@@ -172,6 +172,32 @@ def test_a_change_holds_over_rows_that_are_on_their_way() -> None:
     stage.replay.stop()
     assert (state.rate_bps, state.delay_s, state.up) == (3e6, 0.1, True)
     assert all(len(late) == 3 for late in stage.links.lateness().values()), "each row once"
+
+
+def test_a_row_that_comes_as_the_queued_ones_are_dropped_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = link("a->b", [1.0, 2.0, 3.0], 1.0)
+    stage = Stage(traced)
+    stage.start(traced)
+    stage.pass_(0.5)
+    began, apply, applied = stage.replay.began_s or 0.0, stage.shaper.apply, stage.shaper.applied
+    meanwhile: list[Applied] = []
+
+    def comes_first(states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
+        stage.shaper.now_s = began + 1.5
+        meanwhile.extend(applied())
+        apply(states, coming)
+
+    def told() -> list[Applied]:
+        found = [*meanwhile, *applied()]
+        meanwhile.clear()
+        return found
+
+    monkeypatch.setattr(stage.shaper, "apply", comes_first)
+    monkeypatch.setattr(stage.shaper, "applied", told)
+    stage.replay.pause()
+    assert stage.rates("a->b") == [2.0]
+    assert stage.links.states()["a->b"].rate_bps == 2.0
+    stage.replay.stop()
 
 
 def test_stopping_leaves_the_states_in_force() -> None:
