@@ -176,7 +176,7 @@ class Network(Mininet):
         a, b = sorted(pair)
         names = (link_name(a, b), link_name(b, a))
         self.links_in_force.take((), up=True, elsewhere=set(names).difference(self.share.own(names)))
-        if (wire := self.pairs.pop(pair, None)) is None:
+        if (wire := self.pairs.get(pair)) is None:
             return
         for name in self.share.own(names):
             self.links_in_force.remove(name)  # first, so that the replay hands no rows to a detached link
@@ -185,6 +185,7 @@ class Network(Mininet):
             self.delLink(wire)
         else:
             wire.delete()
+        del self.pairs[pair]  # last, so that a removal that failed can be repeated
 
     # Asking -------------------------------------------------------------------------------------------------------
 

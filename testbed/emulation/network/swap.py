@@ -73,6 +73,7 @@ class SwapTransaction:
     def build(self) -> None:
         """Build what the new network adds, and move workers to their new containers."""
         network = self._network
+        self._remove_added()  # an earlier swap may have failed as it removed them
         network.publish_names(self._old, self._new)
         for site in self._difference.sites.added:
             network.add_site(site)
@@ -104,8 +105,7 @@ class SwapTransaction:
         Changes that were requested of links that the swap changed are lost.
         """
         network, difference = self._network, self._difference
-        added = [name for name in difference.workers.added if name in network.nameToNode]
-        network.leave([*added, *(name for name in self._holders_before if name in network.nameToNode)])
+        network.leave([*difference.workers.added, *self._holders_before])
         network.topology = self._old
         network.publish_names(self._old)
         changed = network.share.own(difference.links.changed)
@@ -115,6 +115,12 @@ class SwapTransaction:
         network.add(self._old, self._missing(self._old, self._holders_before))
         network.routes = Routes({})  # some routes may have moved, so all are set again
         network.set_routes(Routes.over(self._old, network.links_in_force.down))
+        self._remove_added()
+
+    def _remove_added(self) -> None:
+        """Remove what the new network alone has, as far as it is there."""
+        network, difference = self._network, self._difference
+        network.leave(difference.workers.added)
         for pair in pairs_of(self._new) - pairs_of(self._old):
             network.remove_pair(pair)
         for site in difference.sites.added:

@@ -429,6 +429,26 @@ def test_a_replay_may_hand_over_rows_while_a_pair_is_removed() -> None:
     assert (links.states(), shaper.attached) == ({}, set())
 
 
+@pytest.mark.local
+def test_a_pair_whose_removal_failed_is_removed_when_it_is_tried_again() -> None:
+    def fail(_: str) -> None:
+        raise ShapingError("on purpose")
+
+    shaper = Detaching()
+    links = Links(shaper, lambda *_: None)
+    for name in shaper.attached:
+        links.add(TRIANGLE.links[name])
+    pair, wire = frozenset({"quito", "lima"}), MagicMock()
+    network = SimpleNamespace(share=WHOLE, links_in_force=links, shaper=shaper, pairs={pair: wire})
+    shaper.meanwhile = fail
+    with pytest.raises(ShapingError):
+        Network.remove_pair(network, pair)  # type: ignore[arg-type]
+    shaper.meanwhile, shaper.attached = lambda _: None, {"quito->lima", "lima->quito"}
+    Network.remove_pair(network, pair)  # type: ignore[arg-type]
+    assert (network.pairs, links.states(), shaper.attached) == ({}, {}, set())
+    wire.delete.assert_called_once_with()
+
+
 def interfaces(wan: Wan, site: str) -> set[str]:
     return set(wan.network.router(site).received_bytes())
 
