@@ -19,6 +19,7 @@ from testbed.report.recording import RecordedRun
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.cli.standing import LAN_S, Standing, up, write
+from tests.emulation.recorder import Recorder
 from tests.page.browser import Browser, Tab
 from tests.page.pictures import SHEET, WIDTHS, report_tab
 from tests.report.runs import DROP_S, ZERO_S, build_run
@@ -146,6 +147,29 @@ def test_an_open_page_changes_to_the_next_run_of_its_command(browser: Browser, t
     with answering(topologies[1], tmp_path / "third.sock", server.port, server.token):
         tab.until("document.getElementById('alert').textContent === ''")
         assert tab.value("window.seen"), "the same network again is no other run"
+
+
+def test_an_alert_has_a_failure_while_it_lasts_and_the_answer_to_a_request(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure: list[str | None] = ["the shaper has ended"]
+    monkeypatch.setattr(Recorder, "failure", lambda _: failure[0])
+    two = {"name": "two", "sites": {"a": {"workers": 1}, "b": {"workers": 1}}}
+    links = [{"between": ["a", "b"], "rate": "20mbit", "delay": "10ms"}]
+    (file := tmp_path / "two.yaml").write_text(yaml.safe_dump(two | {"links": links}))
+    alert = "document.getElementById('alert').textContent"
+    with answering(Topology.load(file), tmp_path / "two.sock", 0) as (_, server):
+        assert server.port is not None
+        tab = browser.tab()
+        tab.open(f"file://{write_entry(tmp_path, server.port, server.token)}")
+        tab.until(f"document.querySelectorAll('#map .link').length === 2 && {alert} === 'the shaper has ended'")
+        choose(tab, "a->b")
+        tab.value("document.querySelector('[name=rate]').value = 'fast'")
+        tab.value("document.getElementById('editor').requestSubmit()")
+        tab.until(f"{alert}.includes('is not a quantity') && {alert}.includes('the shaper has ended')")
+        failure[0] = None
+        tab.until(f"!{alert}.includes('the shaper has ended')")
+        assert "is not a quantity" in tab.value(alert)
 
 
 def test_a_link_s_queue_and_background_traffic_are_shown(browser: Browser, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Charts } from "./charts.js";
-import { at, paced } from "./dom.js";
+import { at, paced, write } from "./dom.js";
 import { Editor } from "./editor.js";
 import { tellFacts, tellNothing } from "./facts.js";
 import { LinkTable } from "./link-table.js";
@@ -18,7 +18,15 @@ import { count } from "./use.js";
 /** Texts and tables are redrawn at most this often, as fast as people read. */
 const TOLD_APART_MS = 300;
 
-const say = text => { at("alert").textContent = text; };
+let said = ""; // the answer to the newest request, or what is wrong with the connection
+
+/** Show the failure of the network or run, and below it what `say` was given. A screen reader reads each text once. */
+const alarm = () => write(at("alert"), [current.network?.failure, said].filter(Boolean).join("\n"));
+
+const say = text => {
+  said = text;
+  alarm();
+};
 
 let current = {}, moment = 0;
 let past = null, player = null; // a recording has a player, anything else a past
@@ -54,7 +62,7 @@ const tellSoon = paced(() => {
   const source = player ?? past;
   tellFacts(current, moment - zero);
   offerOrders(current, over);
-  if (current.network.failure) say(current.network.failure);
+  alarm();
   table.show(current);
   charts.show(current, zero, source.passed);
   editor.draw(source.historyOf);
