@@ -32,6 +32,7 @@ from testbed.spec.errors import SpecError
 from testbed.spec.load import parse_yaml
 from testbed.spec.model import validate
 from testbed.spec.topology import TopologyFile
+from testbed.telemetry.averages import mean_if_all
 from testbed.telemetry.rate_steps import recorded_steps
 from testbed.telemetry.round_span import span_of, time_spent
 
@@ -263,13 +264,13 @@ def _spent(report: ReportLine, gossips: bool) -> list[float]:
     return [round(seconds, 4) for seconds in figures.values()]
 
 
-def _means(reports: Sequence[ReportLine]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
+def _means(reports: Sequence[ReportLine]) -> dict[str, float | None]:
+    """Return the mean of each metric over members; None where a member's value was not finite."""
+    values: dict[str, list[float | None]] = {}
     for report in reports:
         for name, value in report.metrics.items():
-            if value is not None:
-                values.setdefault(name, []).append(value)
-    return {name: sum(each) / len(each) for name, each in values.items()}
+            values.setdefault(name, []).append(value)
+    return {name: mean_if_all(each) for name, each in values.items()}
 
 
 def _plans(path: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

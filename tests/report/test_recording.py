@@ -56,6 +56,18 @@ def test_an_iteration_of_members_that_gossip_is_as_long_as_its_parts(tmp_path: P
 
 
 @pytest.mark.pure
+def test_a_metric_is_unknown_in_a_round_in_which_a_member_s_value_was_not_finite(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    reports = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    newest = max(report["round"] for report in reports)
+    diverged = next(report for report in reports if report["round"] == newest)
+    diverged["metrics"]["loss"] = None
+    (run / "rounds.jsonl").write_text("".join(f"{json.dumps(report)}\n" for report in reports))
+    *earlier, last = [done["metrics"]["loss"] for done in recording_of(run)["rounds"]]
+    assert last is None and None not in earlier
+
+
+@pytest.mark.pure
 def test_what_programs_printed_is_in_the_order_of_its_times(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=3)
     lines = [
