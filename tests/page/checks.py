@@ -387,6 +387,19 @@ def test_sites_near_each_other_are_drawn_in_the_middle_of_the_map(recording: Pat
         assert all(isinstance(x, int | float) and 0 < x < 700 and 0 < y < 576 for x, y in places), places
 
 
+def test_a_member_has_no_time_in_a_round_without_it(recording: Path, browser: Browser) -> None:
+    """As one that an elastic run lost."""
+    tab = recorded_page(browser, recording)
+    host = {"kind": "worker", "site": "a", "address": ""}
+    part = {"compute_s": 1, "wait_s": 2, "send_s": 3}
+    bars = []
+    for parts in ({"a-w0": part, "a-w1": part}, {"a-w0": part}):
+        state = {"network": {}, "hosts": {"a-w0": host, "a-w1": host}, "training": {"workers": parts}}
+        counted = "document.querySelectorAll('#workers .bar').length"
+        bars.append(imported(tab, "told.js", f"(page.tell({json.dumps(state)}, 0), {counted})"))
+    assert bars == [2, 1]
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

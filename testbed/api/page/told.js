@@ -117,7 +117,7 @@ const whole = part => part.compute_s + part.wait_s + part.send_s;
 function tellWorker(row, name, host, part, longest) {
   write(row.cells[0], host.running === false ? `${name} (ended)` : name);
   write(row.cells[1], host.address ?? "");
-  if (!part) return;
+  if (!part) return row.cells[2].replaceChildren();
   const bar = element("span", "", "bar");
   bar.title = `compute ${seconds(part.compute_s)}, wait ${seconds(part.wait_s)}, send ${seconds(part.send_s)}`;
   for (const kind of ["compute", "wait", "send"]) {
