@@ -400,6 +400,18 @@ def test_a_member_has_no_time_in_a_round_without_it(recording: Path, browser: Br
     assert bars == [2, 1]
 
 
+def test_only_a_trusted_run_has_the_colour_of_one(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    colours = {}
+    for verdict in ("trusted", "suspect", "simulated", "unfinished"):
+        state = {"network": {}, "verdict": {"verdict": verdict, "reasons": []}}
+        shown = "getComputedStyle(document.querySelector('#verdict strong')).color"
+        colours[verdict] = imported(tab, "told.js", f"(page.tell({json.dumps(state)}, 0), {shown})")
+    trusted = colours.pop("trusted")
+    assert trusted not in colours.values()
+    assert len(set(colours.values())) == 1
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]
