@@ -412,6 +412,27 @@ def test_only_a_trusted_run_has_the_colour_of_one(recording: Path, browser: Brow
     assert len(set(colours.values())) == 1
 
 
+def test_what_came_of_a_decision_is_measured_while_its_plan_was_in_force(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    epochs = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    seconds = [9.0, 1.0, 2.0]  # by epoch
+    at_s = 0.0
+    rounds: list[dict[str, float]] = []
+    for number, epoch in enumerate(epochs):
+        at_s += seconds[epoch]
+        rounds.append({"round": number, "epoch": epoch, "finished_s": at_s, "seconds": seconds[epoch]})
+    decisions = [
+        {"at_s": float(epoch), "policy": "mst", "adopted": True, "why": "", "epoch": epoch, "proposed_s": None}
+        for epoch in (1, 2)
+    ]
+    state = {"network": {}, "rounds": rounds, "decisions": decisions}
+    shown = "[...document.querySelectorAll('#decisions .more')].map(one => one.textContent)"
+    assert imported(tab, "told.js", f"(page.tell({json.dumps(state)}, 0), {shown})") == [
+        "measured 2.00 s, before 1.00 s",
+        "measured 1.00 s, before 9.00 s",
+    ]
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

@@ -9,7 +9,7 @@ const SHOWN = 200;
 /** The number of a verdict's reasons that are shown unfolded. */
 const REASONS = 2;
 
-/** The number of rounds before and after a swap whose medians are compared. */
+/** The number of rounds before and after a swap, at most, whose medians are compared. */
 const ROUNDS = 8;
 
 export function tell(state, zero) {
@@ -88,12 +88,13 @@ function wholeRounds(rounds) {
   return { whole, firsts };
 }
 
-/** The median whole round after a plan came into force, and before. */
+/** The median whole round of a plan, and of the plan before it; of each the ROUNDS next to the swap. */
 function whatCame(epoch, { whole, firsts }) {
   const first = firsts.get(epoch) ?? 0;
   if (first === 0) return "";
   const median = list => seconds(d3.median(list, round => round.seconds));
-  const before = whole.slice(Math.max(0, first - ROUNDS), first), after = whole.slice(first, first + ROUNDS);
+  const those = (from, to, of) => whole.slice(Math.max(0, from), to).filter(round => round.epoch === of);
+  const before = those(first - ROUNDS, first, whole[first - 1].epoch), after = those(first, first + ROUNDS, epoch);
   return `measured ${median(after)}, before ${median(before)}`;
 }
 
