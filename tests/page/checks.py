@@ -433,6 +433,14 @@ def test_what_came_of_a_decision_is_measured_while_its_plan_was_in_force(recordi
     ]
 
 
+def test_figures_of_a_chart_have_three_digits(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    values = [0.968, 0.0312, 2.347, 1234.6, 123456, -0.25, 0]
+    assert imported(tab, "charts.js", f"{values}.map(page.figure)") == [
+        *("0.968", "0.0312", "2.35", "1235", "123456", "-0.25", "0")
+    ]
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

@@ -12,8 +12,8 @@ const MOST_CURVES = 4;
 /** The charts share one cursor. */
 const SYNC = { key: "time" };
 
-/** A chart in `box`, with a line for each of `labels`; `format` writes the values. */
-function chart(box, title, labels, format, height = HEIGHT) {
+/** A chart in `box`, with a line for each of `labels`. */
+function chart(box, title, labels, height = HEIGHT) {
   if (title) box.append(element("h3", title));
   const strokes = ["--accent", "--wait"];
   const axis = {
@@ -27,7 +27,7 @@ function chart(box, title, labels, format, height = HEIGHT) {
     width: 2,
     spanGaps: true,
     points: { show: false },
-    value: (_, value) => value == null ? "–" : format(value),
+    value: (_, value) => value == null ? "–" : figure(value),
   });
   const options = {
     width: 320,
@@ -36,7 +36,7 @@ function chart(box, title, labels, format, height = HEIGHT) {
     scales: { x: { time: false } },
     axes: [
       { ...axis, size: 28, values: (_, ticks) => ticks.map(tick => `${tick} s`) },
-      { ...axis, size: 46, values: (_, ticks) => ticks.map(format) },
+      { ...axis, size: 46, values: (_, ticks) => ticks.map(String) }, // uPlot has rounded them to their step
     ],
     series: [{ label: "at", value: (_, at_s) => at_s == null ? "–" : `${at_s.toFixed(1)} s` }, ...labels.map(line)],
   };
@@ -46,16 +46,16 @@ function chart(box, title, labels, format, height = HEIGHT) {
   return plot;
 }
 
-const brief = value => value.toFixed(value < 10 ? 1 : 0);
 
-const figure = value => Number(value.toPrecision(3)).toString();
+/** Three figures, and all digits before the point. */
+export const figure = value => Number(Math.abs(value) >= 100 ? Math.round(value) : value.toPrecision(3)).toString();
 
 const newBox = () => at("charts").appendChild(element("div", "", "chart"));
 
 /** The chart of a figure that programs print, with the heading that says which program's values it has. */
 function newPrinted(name) {
   const box = newBox(), title = box.appendChild(element("h3", ""));
-  return { box, title, plot: chart(box, "", [name], figure) };
+  return { box, title, plot: chart(box, "", [name]) };
 }
 
 /** Thin out a list to at most MOST_POINTS entries, more than can be seen. */
@@ -77,7 +77,7 @@ export class Charts {
     const rounds = Object.values(state.rounds ?? {});
     if (rounds.length || this.#rounds) this.#showRounds(rounds, zero);
     this.#showPrinted(Object.values(state.curves ?? {}), zero);
-    this.#passed ??= chart(newBox(), "Traffic over all links, Mbit/s", ["traffic"], brief);
+    this.#passed ??= chart(newBox(), "Traffic over all links, Mbit/s", ["traffic"]);
     this.#passed.setData([passed[0], passed[1].map(bps => bps / 1e6)]);
   }
 
@@ -115,8 +115,8 @@ export class Charts {
     const newest = `${rounds.length}/${rounds.at(-1)?.round}`;
     if (newest === this.#shown) return;
     this.#shown = newest;
-    this.#rounds ??= chart(newBox(), "Seconds per round", ["round"], brief);
-    this.#learned ??= chart(newBox(), "Loss and accuracy", ["loss", "accuracy"], value => value.toFixed(1));
+    this.#rounds ??= chart(newBox(), "Seconds per round", ["round"]);
+    this.#learned ??= chart(newBox(), "Loss and accuracy", ["loss", "accuracy"]);
     const some = thinned(rounds);
     const times = some.map(round => round.finished_s - zero);
     const metric = name => some.map(round => round.metrics?.[name] ?? null);
@@ -134,7 +134,7 @@ export class LinkChart {
     if (at("link-chart").hidden) return;
     const mbit = values => values.map(bps => bps == null ? null : bps / 1e6);
     const title = "Traffic and rate, Mbit/s", labels = ["traffic", "rate"];
-    this.#plot ??= chart(at("link-chart"), title, labels, brief, LINK_HEIGHT);
+    this.#plot ??= chart(at("link-chart"), title, labels, LINK_HEIGHT);
     const [times, carried, rates] = history;
     this.#plot.setData([times, mbit(carried), mbit(rates)]);
   }
