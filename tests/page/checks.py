@@ -441,6 +441,14 @@ def test_figures_of_a_chart_have_three_digits(recording: Path, browser: Browser)
     ]
 
 
+def test_a_long_training_has_the_curve_of_what_few_rounds_report(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    rounds = "Array.from({length: 4001}, (_, n) => ({metrics: {loss: 1, ...n % 10 === 9 ? {accuracy: 0.5} : {}}}))"
+    with_accuracy = "page.withValues(rounds, ['loss', 'accuracy']).filter(round => round.metrics.accuracy)"
+    assert imported(tab, "charts.js", f"(rounds => {with_accuracy}.length)({rounds})") == 400
+    assert imported(tab, "charts.js", f"page.withValues({rounds}, ['loss']).length") == 1334
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

@@ -64,6 +64,12 @@ function thinned(list) {
   return every === 1 ? list : list.filter((_, place) => place % every === 0);
 }
 
+/** The rounds with a value of one of `names`, thinned out for each: only every tenth round or so has an accuracy. */
+export function withValues(rounds, names) {
+  const chosen = new Set(names.flatMap(name => thinned(rounds.filter(round => round.metrics?.[name] != null))));
+  return rounds.filter(round => chosen.has(round));
+}
+
 /** The charts of the whole run. */
 export class Charts {
   #rounds = null;
@@ -115,13 +121,15 @@ export class Charts {
     const newest = `${rounds.length}/${rounds.at(-1)?.round}`;
     if (newest === this.#shown) return;
     this.#shown = newest;
+    const names = ["loss", "accuracy"];
     this.#rounds ??= chart(newBox(), "Seconds per round", ["round"]);
-    this.#learned ??= chart(newBox(), "Loss and accuracy", ["loss", "accuracy"]);
+    this.#learned ??= chart(newBox(), "Loss and accuracy", names);
     const some = thinned(rounds);
-    const times = some.map(round => round.finished_s - zero);
-    const metric = name => some.map(round => round.metrics?.[name] ?? null);
-    this.#rounds.setData([times, some.map(round => round.seconds)]);
-    this.#learned.setData([times, metric("loss"), metric("accuracy")]);
+    const ends = list => list.map(round => round.finished_s - zero);
+    const learned = withValues(rounds, names);
+    const metrics = names.map(name => learned.map(round => round.metrics[name] ?? null));
+    this.#rounds.setData([ends(some), some.map(round => round.seconds)]);
+    this.#learned.setData([ends(learned), ...metrics]);
   }
 }
 
