@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -313,8 +314,16 @@ def _by_link(samples: Sequence[TrafficLine]) -> dict[str, list[int | None]]:
     return {name: [sample.bytes.get(name) for sample in samples] for name in sorted(names)}
 
 
-def _thinned(records: Sequence[T]) -> Sequence[T]:
-    return records[:: max(1, ceil(len(records) / MOST))]
+def _thinned(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return about MOST of the records, the same part of those of each program with the same metrics."""
+    every, seen = max(1, ceil(len(records) / MOST)), Counter[Any]()
+    kept = []
+    for record in records:
+        kind = record["program"], *record["values"]
+        if seen[kind] % every == 0:
+            kept.append(record)
+        seen[kind] += 1
+    return kept
 
 
 def _since(file: Path, began: float) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 
 from testbed.api.client import ApiClient, RequestRefused
 from testbed.api.server import ApiServer
-from testbed.report.recording import RecordedRun, fork, recording_of
+from testbed.report.recording import MOST, RecordedRun, fork, recording_of
 from testbed.report.run_files import NotARun
 from testbed.spec.load import parse_yaml
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run, without_plans
@@ -76,6 +76,21 @@ def test_what_programs_printed_is_in_the_order_of_its_times(tmp_path: Path) -> N
     (run / "curves.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     curves = recording_of(run)["curves"]
     assert [(record["at_s"], record["values"]) for record in curves] == [(1.0, {"loss": 2}), (2.0, {"loss": 1})]
+
+
+@pytest.mark.pure
+def test_programs_that_print_in_turns_are_all_in_a_long_recording(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    printed = (("tokyo-w0", "loss"), ("tokyo-w0", "val_loss"), ("london-w0", "loss"), ("london-w0", "val_loss"))
+    lines = [
+        {"at_s": ZERO_S + step, "program": program, "step": step, "values": {name: 1.0}}
+        for step in range(MOST)
+        for program, name in printed
+    ]
+    (run / "curves.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    curves = recording_of(run)["curves"]
+    assert len(curves) == MOST
+    assert {(record["program"], *record["values"]) for record in curves} == set(printed)
 
 
 TOPOLOGY = """
