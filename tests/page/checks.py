@@ -449,6 +449,16 @@ def test_a_long_training_has_the_curve_of_what_few_rounds_report(recording: Path
     assert imported(tab, "charts.js", f"page.withValues({rounds}, ['loss']).length") == 1334
 
 
+def test_the_rounds_of_a_command_have_no_known_end(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    network = {"kind": "run", "name": "two", "topology": "two", "backend": "netem", "replay": {"paused": False}}
+    shown = "[...document.querySelectorAll('#figures > div')].map(one => one.textContent)"
+    for rounds, said in ((None, "round12"), (180, "round12 of 180")):
+        state = {"network": network, "hosts": {}, "training": {"round": 12, "rounds": rounds, "metrics": {}}}
+        figures = imported(tab, "facts.js", f"(page.tellFacts({json.dumps(state)}, 1), {shown})")
+        assert isinstance(figures, list) and said in figures
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

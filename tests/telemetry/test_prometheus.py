@@ -74,9 +74,11 @@ def test_a_figure_is_there_in_base_units(name: str, labels: dict[str, str], valu
 
 def test_what_is_not_known_has_no_sample() -> None:
     assert ("testbed_training_metric", frozenset({("metric", "accuracy")})) not in samples()
-    began = samples({**RUN, "round": None, "round_seconds": None, "policy": None, "estimates": {}}, None)
+    unknown = {"rounds": None, "round": None, "round_seconds": None, "policy": None, "estimates": {}}
+    began = samples({**RUN, **unknown}, None)
     names = {name for name, _ in began}
-    assert not names & {"testbed_round_duration_seconds", "testbed_plan_info", "testbed_link_up"}
+    absent = {"testbed_run_rounds", "testbed_round_duration_seconds", "testbed_plan_info", "testbed_link_up"}
+    assert not names & absent
     assert began["testbed_rounds_total", frozenset()] == 0
 
 

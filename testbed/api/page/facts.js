@@ -16,7 +16,8 @@ export function tellFacts(state, elapsed_s) {
   const kinds = { network: "a network that is up", run: "a run in progress", recording: "a finished run" };
   const held = network.replay.paused ? ", traces paused" : "";
   write(at("facts"), `${kinds[network.kind]}${held} · topology ${network.topology} · ${network.backend} shaping`);
-  tellFigures(state.training?.rounds ? ofTraining(state, elapsed_s) : ofNetwork(state, elapsed_s));
+  const { round, rounds } = state.training ?? {}; // of a command and of a controller alone nobody knows `rounds`
+  tellFigures(rounds || round != null ? ofTraining(state, elapsed_s) : ofNetwork(state, elapsed_s));
 }
 
 function ofTraining(state, elapsed_s) {
@@ -26,7 +27,7 @@ function ofTraining(state, elapsed_s) {
   const took = round_seconds ?? Object.values(state.rounds ?? {}).at(-1)?.seconds;
   return [
     ["time", clock(elapsed_s)],
-    ["round", round ?? 0, rounds == null ? "" : `of ${rounds}`], // members of a controller alone decide how many
+    ["round", round ?? 0, rounds == null ? "" : `of ${rounds}`],
     ["last round", seconds(took)],
     ["loss", metrics.loss?.toFixed(3) ?? "–"],
     ["accuracy", metrics.accuracy == null ? "–" : `${(100 * metrics.accuracy).toFixed(1)} %`],

@@ -95,8 +95,8 @@ class ProgramTraining(MeasuredTraining):
             return
         with suppress(ControllerError):  # the controller is busy; if it has ended, `wait` fails
             status = self._programs.controller.client.status()
-            # The programs decide how many rounds there are, so none is known to be the last.
-            self._run_log.keep({**status, "rounds": status["round"] or 0, **printed})
+            # The programs decide how many rounds there are.
+            self._run_log.keep({**status, "rounds": None, **printed})
 
 
 class ProgramRun(Execution):
