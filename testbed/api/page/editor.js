@@ -122,7 +122,7 @@ function toldOf(state, name, link) {
   const estimate = estimateOf(state, name);
   const edges = plannedOver(state, name);
   const queue = queueOf(link), traffic = trafficOf(link);
-  const planned = ["planned", edges.length ? edges.join("; ") : "no tree of the plan uses this link"];
+  const planned = ["planned", edges.length ? edges.join("; ") : "the plan has no edge between these sites"];
   return [
     ["configured", link.up ? askedOf(state, name, link) : "down"],
     ...queue ? [["queue", queue]] : [],
