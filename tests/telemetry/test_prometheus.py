@@ -103,5 +103,12 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert asked <= {name for name, _ in samples()}
 
 
+def test_the_dashboard_joins_metrics_of_one_network_alone() -> None:
+    """Prometheus refuses to join series of two networks with links of the same names."""
+    expressions = [t["expr"] for panel in json.loads(DASHBOARD.read_text())["panels"] for t in panel["targets"]]
+    joined = [labels for expression in expressions for labels in re.findall(r"\bon\s*\(([^)]*)\)", expression)]
+    assert joined and all({"job", "instance"} <= set(re.split(r"[\s,]+", labels)) for labels in joined)
+
+
 def names_in(expression: str) -> set[str]:
     return set(re.findall(r"testbed_\w+", expression))
