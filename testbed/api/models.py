@@ -93,7 +93,7 @@ class HostResource(ApiModel):
 class ReplayResource(ApiModel):
     """The progress and the lateness of the replay of traces."""
 
-    elapsed_s: float = Field(description="Seconds since the replay began.")
+    elapsed_s: float = Field(description="Seconds since the replay began, without pauses.")
     links: int = Field(description="Number of links with a trace.")
     late_ms_p99: float | None = Field(description="Lateness of recent changes, ms, 99th percentile; null if unknown.")
     paused: bool = Field(description="Whether the replay is paused.")

@@ -459,6 +459,15 @@ def test_the_rounds_of_a_command_have_no_known_end(recording: Path, browser: Bro
         assert isinstance(figures, list) and said in figures
 
 
+def test_the_page_s_times_count_pauses_of_the_traces(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    kinds = (("pause", 1010), ("resume", 1030), ("pause", 1040), ("pause", 1041))
+    events = [{"kind": kind, "at_s": at_s} for kind, at_s in kinds]
+    for known, elapsed_s in ((4, 20.0), (2, 80.0), (1, 10.0), (0, 100.0)):
+        state = {"network": {"replay": {"elapsed_s": elapsed_s}}, "events": events[:known]}
+        assert imported(tab, "state.js", f"page.beginOf({json.dumps(state)}, 1100)") == 1000
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

@@ -11,6 +11,7 @@ import { NetworkView } from "./network.js";
 import { offerOrders, takeOrders } from "./orders.js";
 import { Past } from "./past.js";
 import { Player } from "./recorded.js";
+import { beginOf } from "./state.js";
 import { drawTimeline } from "./timeline.js";
 import { tell } from "./told.js";
 import { count } from "./use.js";
@@ -86,7 +87,7 @@ try {
     followLive(state => {
       over = false;
       const now = Date.now() / 1000;
-      zero ||= now - (state.network?.replay?.elapsed_s ?? 0);
+      zero ||= beginOf(state, now);
       past.follow(state, now, zero);
     }, say, end);
   }

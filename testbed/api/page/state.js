@@ -102,3 +102,16 @@ export function moreOf({ before_bps, after_bps, changed }) {
   const values = Object.entries(FIELDS).filter(([, key]) => changed?.[key] != null);
   return values.map(([field, key]) => `${field} ${shown[field](changed[key])}`).join(", ");
 }
+
+/** When the replay began, in Unix seconds, by a state at `now`. The replay's own time stands still while it is paused. */
+export function beginOf({ network, events = {} }, now) {
+  let paused_s = 0, since = null;
+  for (const { kind, at_s } of Object.values(events)) {
+    if (kind === "pause") since ??= at_s;
+    if (kind !== "resume" || since === null) continue;
+    paused_s += at_s - since;
+    since = null;
+  }
+  if (since !== null) paused_s += now - since;
+  return now - network.replay.elapsed_s - paused_s;
+}
