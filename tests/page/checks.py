@@ -468,6 +468,14 @@ def test_the_page_s_times_count_pauses_of_the_traces(recording: Path, browser: B
         assert imported(tab, "state.js", f"page.beginOf({json.dumps(state)}, 1100)") == 1000
 
 
+def test_links_of_sites_that_a_swap_is_about_to_add_need_no_place(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    links = {f"{a}->{b}": {"source": a, "target": b, "delay_s": 0.01} for a, b in (("a", "b"), ("b", "new"))}
+    state = {"sites": {"a": {}, "b": {}}, "links": links}
+    asked = f"[...page.placesOf({json.dumps(state)}, ['a', 'b'], 700, 576).places.keys()]"
+    assert imported(tab, "places.js", asked) == ["a", "b"]
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

@@ -58,7 +58,9 @@ function middleOf(longitudes) {
 
 function asGraph(state, names, [[left, top], [right, bottom]]) {
   const nodes = names.map((id, place) => ({ id, x: 200 * Math.cos(place), y: 200 * Math.sin(place) }));
-  const pairs = Object.values(state.links).map(({ source, target, delay_s }) => ({ source, target, delay_s }));
+  const pairs = Object.values(state.links)
+    .filter(({ source, target }) => names.includes(source) && names.includes(target)) // not those of a swap under way
+    .map(({ source, target, delay_s }) => ({ source, target, delay_s }));
   const apart = pair => 80 + 1500 * Math.min(pair.delay_s, 0.2);
   d3.forceSimulation(nodes)
     .force("link", d3.forceLink(pairs).id(node => node.id).distance(apart))
