@@ -395,7 +395,7 @@ def test_a_member_has_no_time_in_a_round_without_it(recording: Path, browser: Br
     bars = []
     for parts in ({"a-w0": part, "a-w1": part}, {"a-w0": part}):
         state = {"network": {}, "hosts": {"a-w0": host, "a-w1": host}, "training": {"workers": parts}}
-        counted = "document.querySelectorAll('#workers .bar').length"
+        counted = "document.querySelectorAll('#workers .bar[role=img][title]').length"
         bars.append(imported(tab, "told.js", f"(page.tell({json.dumps(state)}, 0), {counted})"))
     assert bars == [2, 1]
 

@@ -121,6 +121,7 @@ function tellWorker(row, name, host, part, longest) {
   if (!part) return row.cells[2].replaceChildren();
   const bar = element("span", "", "bar");
   bar.title = `compute ${seconds(part.compute_s)}, wait ${seconds(part.wait_s)}, send ${seconds(part.send_s)}`;
+  bar.setAttribute("role", "img"); // so that screen readers read its title
   for (const kind of ["compute", "wait", "send"]) {
     const piece = bar.appendChild(element("i", "", kind));
     piece.style.width = `${100 * part[`${kind}_s`] / longest}%`;
