@@ -22,7 +22,7 @@ const TOLD_APART_MS = 300;
 let said = ""; // the answer to the newest request, or what is wrong with the connection
 
 /** Show the failure of the network or run, and below it what `say` was given. A screen reader reads each text once. */
-const alarm = () => write(at("alert"), [current.network?.failure, said].filter(Boolean).join("\n"));
+const alarm = () => write(at("alert"), [newest().network?.failure, said].filter(Boolean).join("\n"));
 
 const say = text => {
   said = text;
@@ -34,6 +34,9 @@ let past = null, player = null; // a recording has a player, anything else a pas
 let over = false; // the network or run has ended, or is a recording, and takes no requests
 let zero = 0; // the origin of the times that are shown, in Unix seconds; 0 in a recording
 
+/** The present state, also while the page shows an earlier one. */
+const newest = () => past?.newest ?? current;
+
 const editor = new Editor(say, () => {
   draw();
   tellSoon();
@@ -41,7 +44,7 @@ const editor = new Editor(say, () => {
 const network = new NetworkView(editor.choose, editor.has);
 const table = new LinkTable(editor.choose, editor.has);
 const charts = new Charts();
-takeOrders(say, () => current);
+takeOrders(say, newest);
 
 function show(state, at_s) {
   current = state;
@@ -62,7 +65,7 @@ const tellSoon = paced(() => {
   if (!current.network) return;
   const source = player ?? past;
   tellFacts(current, moment - zero);
-  offerOrders(current, over);
+  offerOrders(newest(), over);
   alarm();
   table.show(current);
   charts.show(current, zero, source.passed);
@@ -89,6 +92,7 @@ try {
       const now = Date.now() / 1000;
       zero ||= beginOf(state, now);
       past.follow(state, now, zero);
+      if (past.looking) tellSoon(); // the controls are for the present
     }, say, end);
   }
 } catch (error) {

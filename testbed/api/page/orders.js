@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { at, element } from "./dom.js";
 
-/** `say(text)` shows an error; `current()` is the state that is shown. */
+/** `say(text)` shows an error; `current()` is the present state. */
 export function takeOrders(say, current) {
   const order = async (method, path, body) => {
     try {

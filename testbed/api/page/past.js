@@ -25,6 +25,8 @@ export class Past {
 
   get looking() { return this.#looked !== null; }
 
+  get newest() { return this.#newest; }
+
   /** The newest moment seen, in Unix seconds. */
   get end() { return this.#kept.at(-1)?.at_s ?? this.#zero; }
 
