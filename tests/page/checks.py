@@ -476,6 +476,12 @@ def test_links_of_sites_that_a_swap_is_about_to_add_need_no_place(recording: Pat
     assert imported(tab, "places.js", asked) == ["a", "b"]
 
 
+def test_short_times_are_in_milliseconds(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    said = ["0.00 s", "4.00 ms", "52.3 ms", "0.10 s", "12.30 s", "–"]
+    assert imported(tab, "units.js", "[0, 0.004, 0.0523, 0.1, 12.3, null].map(page.seconds)") == said
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

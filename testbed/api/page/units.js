@@ -22,7 +22,8 @@ export const mbit = bps => bps == null ? NOTHING : figures(bps / 1e6);
 
 export const delay = s => s == null ? NOTHING : `${(1e3 * s).toFixed(s < 0.01 ? 2 : 1)} ms`;
 export const share = part => part == null ? NOTHING : `${(100 * part).toPrecision(3)} %`;
-export const seconds = s => s == null ? NOTHING : `${s.toFixed(2)} s`;
+/** In milliseconds below 0.1 s, where two digits after the point would be too few. */
+export const seconds = s => s == null ? NOTHING : s > 0 && s < 0.1 ? delay(s) : `${s.toFixed(2)} s`;
 
 /** Minutes and seconds, 2:05; from an hour on 1:02:05. */
 export function clock(s) {
