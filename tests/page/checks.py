@@ -482,6 +482,16 @@ def test_short_times_are_in_milliseconds(recording: Path, browser: Browser) -> N
     assert imported(tab, "units.js", "[0, 0.004, 0.0523, 0.1, 12.3, null].map(page.seconds)") == said
 
 
+def test_a_controller_alone_has_no_figure_of_traffic(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    link = {"source": "a", "target": "b", "up": True}
+    shown = "document.getElementById('figures').textContent.includes('traffic')"
+    for links in (dict[str, object](), {"a->b": link}):
+        network = {"kind": "controller", "name": "run", "replay": {"paused": False}}
+        state = {"network": network, "hosts": {}, "links": links, "training": {"round": 12, "metrics": {}}}
+        assert imported(tab, "facts.js", f"(page.tellFacts({json.dumps(state)}, 1), {shown})") == bool(links)
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

@@ -83,6 +83,7 @@ export class Charts {
     const rounds = Object.values(state.rounds ?? {});
     if (rounds.length || this.#rounds) this.#showRounds(rounds, zero);
     this.#showPrinted(Object.values(state.curves ?? {}), zero);
+    if (!this.#passed && !Object.keys(state.links ?? {}).length) return; // a controller alone sees no links
     this.#passed ??= chart(newBox(), "Traffic over all links, Mbit/s", ["traffic"]);
     this.#passed.setData([passed[0], passed[1].map(bps => bps / 1e6)]);
   }

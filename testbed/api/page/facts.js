@@ -32,8 +32,13 @@ function ofTraining(state, elapsed_s) {
     ["loss", metrics.loss?.toFixed(3) ?? "–"],
     ["accuracy", metrics.accuracy == null ? "–" : `${(100 * metrics.accuracy).toFixed(1)} %`],
     plan ? ["plan", plan.policy, plan.policy === policy ? epoch : `${epoch}, by ${policy}`] : ["plan", "–"],
-    ["traffic, all links", rate(total())],
+    ...ofLinks(state),
   ];
+}
+
+/** The traffic, where there are links: a controller alone does not see any. */
+function ofLinks(state) {
+  return Object.keys(state.links ?? {}).length ? [["traffic, all links", rate(total())]] : [];
 }
 
 function ofNetwork(state, elapsed_s) {
@@ -46,7 +51,7 @@ function ofNetwork(state, elapsed_s) {
     ["workers", workers],
     ["links", links.length, down ? `${down} down` : "all up"],
     ...printed.slice(0, 2).map(([name, value]) => [name, Number(value.toPrecision(4))]),
-    ["traffic, all links", rate(total())],
+    ...ofLinks(state),
   ];
 }
 
