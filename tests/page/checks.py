@@ -492,6 +492,17 @@ def test_a_controller_alone_has_no_figure_of_traffic(recording: Path, browser: B
         assert imported(tab, "facts.js", f"(page.tellFacts({json.dumps(state)}, 1), {shown})") == bool(links)
 
 
+def test_the_first_plan_has_its_number_apart_from_its_policy(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    network = {"kind": "run", "name": "two", "topology": "two", "backend": "netem", "replay": {"paused": False}}
+    training = {"round": 1, "rounds": 9, "metrics": {}, "policy": "mst"}
+    plans = {"0": {"plan": {"policy": "mst", "trees": []}, "swap": None}}
+    state = {"network": network, "hosts": {}, "training": training, "plans": plans}
+    shown = "[...document.querySelectorAll('#figures > div')].map(one => one.textContent)"
+    figures = imported(tab, "facts.js", f"(page.tellFacts({json.dumps(state)}, 1), {shown})")
+    assert isinstance(figures, list) and "planmst 0" in figures
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

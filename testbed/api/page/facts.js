@@ -67,7 +67,7 @@ function tellFigures(figures) {
     const [name, said] = boxes[place].children;
     write(name, term);
     write(said.firstChild, String(value));
-    write(said.lastChild, more && ` ${more}`);
+    write(said.lastChild, more === "" ? "" : ` ${more}`);
   });
 }
 
