@@ -130,7 +130,7 @@ def _of_event(record: bytes) -> Figures | None:
         if (field, kind) == (1, _FIXED_64):
             at_s = struct.unpack("<d", value)[0]
         elif (field, kind) == (2, _VARINT):
-            step = int.from_bytes(value, "little")
+            step = int.from_bytes(value, "little", signed=True)
         elif (field, kind) == (5, _BYTES):
             for inner, inner_kind, one in _fields(value):
                 if (inner, inner_kind) == (1, _BYTES) and (found := _of_value(one)) is not None:

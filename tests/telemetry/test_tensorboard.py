@@ -74,6 +74,13 @@ def test_a_file_of_tensorboards_is_read_as_far_as_it_is_whole(tmp_path: Path, te
     assert list(read_figures(file)) == [Figures({"loss": 0.5}, 300, 1e9)]
 
 
+def test_a_step_before_the_first_is_negative(tmp_path: Path) -> None:
+    """As of an evaluation before training; protobuf writes -1 as 2**64 - 1."""
+    file = tmp_path / "events.out.tfevents.1"
+    file.write_bytes(event(1e9, 2**64 - 1, "loss", 0.5, tensor=False))
+    assert [figures.step for figures in read_figures(file)] == [-1]
+
+
 @given(content=st.binary(max_size=200))
 def test_no_file_is_too_broken_to_be_read(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.getbasetemp() / "tfevents"
