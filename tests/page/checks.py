@@ -503,6 +503,14 @@ def test_the_first_plan_has_its_number_apart_from_its_policy(recording: Path, br
     assert isinstance(figures, list) and "planmst 0" in figures
 
 
+def test_no_screen_reader_reads_the_time_as_it_goes_on(recording: Path, browser: Browser) -> None:
+    """An output is a live region by itself, and the scrubber has the moment as its value."""
+    tab = recorded_page(browser, recording)
+    moment, scrubber = "document.getElementById('moment')", "document.getElementById('scrubber')"
+    assert tab.value(f"{moment}.getAttribute('aria-live')") == "off"
+    assert tab.value(f"{scrubber}.getAttribute('aria-valuetext') === {moment}.textContent")
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]
