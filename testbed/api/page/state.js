@@ -103,7 +103,7 @@ export function moreOf({ before_bps, after_bps, changed }) {
   return values.map(([field, key]) => `${field} ${shown[field](changed[key])}`).join(", ");
 }
 
-/** When the replay began, in Unix seconds, by a state at `now`. The replay's own time stands still while it is paused. */
+/** When the replay began, in Unix seconds, by a state at `now`. Its own time stands still while it is paused. */
 export function beginOf({ network, events = {} }, now) {
   let paused_s = 0, since = null;
   for (const { kind, at_s } of Object.values(events)) {
