@@ -1,6 +1,6 @@
 // The top of the page: the name, kind and key figures of the network or run.
 
-import { at, element, write } from "./dom.js";
+import { at, write } from "./dom.js";
 import { planInForce } from "./state.js";
 import { total } from "./use.js";
 import { clock, rate, seconds } from "./units.js";
@@ -69,9 +69,4 @@ function tellFigures(figures) {
     write(said.firstChild, String(value));
     write(said.lastChild, more === "" ? "" : ` ${more}`);
   });
-}
-
-/** Show a text while there is no state. */
-export function tellNothing(text) {
-  at("facts").replaceChildren(element("span", text));
 }

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { Charts } from "./charts.js";
 import { at, paced, write } from "./dom.js";
 import { Editor } from "./editor.js";
-import { tellFacts, tellNothing } from "./facts.js";
+import { tellFacts } from "./facts.js";
 import { LinkTable } from "./link-table.js";
 import { followLive } from "./live.js";
 import { NetworkView } from "./network.js";
@@ -96,6 +96,6 @@ try {
     }, say, end);
   }
 } catch (error) {
-  tellNothing("");
+  write(at("facts"), "");
   say(error.message);
 }
