@@ -8,23 +8,16 @@ if (inLink) {
 addEventListener("hashchange", () => location.reload()); // the link was opened again in this tab
 export const token = sessionStorage.getItem("token") ?? "";
 
-export class ApiError extends Error {
-  constructor(status, text) {
-    super(text);
-    this.status = status;
-  }
-}
-
-/** Send a request and return the answer's value; throws ApiError with the API's text if it is refused. */
-export async function ask(method, path, body, headers = {}) {
-  const request = { method, headers: { Authorization: `Bearer ${token}`, ...headers } };
+/** Send a request and return the answer's value; throws an Error with the API's text if it is refused. */
+export async function ask(method, path, body) {
+  const request = { method, headers: { Authorization: `Bearer ${token}` } };
   if (body !== undefined) {
     request.headers["Content-Type"] = "application/json";
     request.body = JSON.stringify(body);
   }
   const reply = await fetch(`/api/v1${path}`, request);
   if (reply.ok) return await reply.json();
-  throw new ApiError(reply.status, reason(await reply.text()));
+  throw new Error(reason(await reply.text()));
 }
 
 /** The API's text in a refusal; the whole text of a refusal that is not the API's. */
