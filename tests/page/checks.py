@@ -511,6 +511,12 @@ def test_no_screen_reader_reads_the_time_as_it_goes_on(recording: Path, browser:
     assert tab.value(f"{scrubber}.getAttribute('aria-valuetext') === {moment}.textContent")
 
 
+def test_a_small_loss_has_three_figures(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    said = ["2.303", "0.250", "0.0312", "0.000210", "0.000", "–"]
+    assert imported(tab, "units.js", "[2.3026, 0.25, 0.0312, 0.00021, 0, null].map(page.loss)") == said
+
+
 def test_large_rates_are_whole_numbers(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     assert imported(tab, "units.js", "[1e9, 1.5e9, 20e6].map(page.mbit)") == ["1000", "1500", "20.0"]

@@ -3,7 +3,7 @@
 import { at, write } from "./dom.js";
 import { planInForce } from "./state.js";
 import { total } from "./use.js";
-import { clock, rate, seconds } from "./units.js";
+import { clock, loss, rate, seconds } from "./units.js";
 
 export function tellFacts(state, elapsed_s) {
   const { network } = state;
@@ -29,7 +29,7 @@ function ofTraining(state, elapsed_s) {
     ["time", clock(elapsed_s)],
     ["round", round ?? 0, rounds == null ? "" : `of ${rounds}`],
     ["last round", seconds(took)],
-    ["loss", metrics.loss?.toFixed(3) ?? "–"],
+    ["loss", loss(metrics.loss)],
     ["accuracy", metrics.accuracy == null ? "–" : `${(100 * metrics.accuracy).toFixed(1)} %`],
     plan ? ["plan", plan.policy, plan.policy === policy ? epoch : `${epoch}, by ${policy}`] : ["plan", "–"],
     ...ofLinks(state),

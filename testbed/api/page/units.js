@@ -25,6 +25,12 @@ export const share = part => part == null ? NOTHING : `${(100 * part).toPrecisio
 /** In milliseconds below 0.1 s, where two digits after the point would be too few. */
 export const seconds = s => s == null ? NOTHING : s > 0 && s < 0.1 ? delay(s) : `${s.toFixed(2)} s`;
 
+/** A loss: small ones, such as mean squared errors, have more digits after the point. */
+export function loss(value) {
+  if (value == null) return NOTHING;
+  return value !== 0 && Math.abs(value) < 0.1 ? value.toPrecision(3) : value.toFixed(3);
+}
+
 /** Minutes and seconds, 2:05; from an hour on 1:02:05. */
 export function clock(s) {
   const whole = Math.max(0, Math.floor(s)), two = value => String(value).padStart(2, "0");
