@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Protocol
 
 import torch
@@ -109,7 +108,9 @@ def load(path: Path) -> Checkpoint:
     """
     try:
         value = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # torch.load may raise anything on bytes that are no checkpoint
         raise CheckpointError(f"{path} is not a checkpoint: {error}", rule="no-checkpoint", file=path) from error
     if not isinstance(value, dict) or value.get("version") != VERSION:
         raise CheckpointError(f"{path} is not a checkpoint of version {VERSION}", rule="no-checkpoint", file=path)
