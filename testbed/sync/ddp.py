@@ -31,14 +31,16 @@ def hook_of(reducer: Reducer) -> Hook:
     A failed round makes `backward` raise a RuntimeError with the SyncError's text. So does a round inside a group,
     because DDP's copies of the model would diverge.
     """
-    residuals: dict[int, tuple[int, Residual]] = {}
+    residuals: dict[int, tuple[list[int], Residual]] = {}
 
     def session_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         values = bucket.buffer()
-        size, residual = residuals.get(bucket.index(), (0, Residual()))
-        if size != values.numel():
+        # The size is not enough: after the first step a model of one bucket has its parameters in another order.
+        layout = [id(parameter) for parameter in bucket.parameters()]
+        known, residual = residuals.get(bucket.index(), ([], Residual()))
+        if known != layout:
             residual = Residual()
-            residuals[bucket.index()] = values.numel(), residual
+            residuals[bucket.index()] = layout, residual
         future = _future_of(values)
 
         def finish(work: Work[Reduced]) -> None:

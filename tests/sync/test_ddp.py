@@ -67,30 +67,54 @@ def test_a_failing_round_comes_out_of_backward(tmp_path: Path) -> None:
     assert "epoch 0: m1 is gone" in errors
 
 
+class OneMember:
+    """The reducer of a single member, which refuses what a session refuses, and keeps the residuals that it gets."""
+
+    whole = True
+
+    def __init__(self) -> None:
+        self.residuals: list[Residual | None] = []
+
+    def allreduce(
+        self, tensor: torch.Tensor, weight: float, residual: Residual | None, async_op: bool
+    ) -> Work[OneMember]:
+        session_check(tensor, weight, residual)
+        self.residuals.append(residual)
+        future: Future[OneMember] = Future()
+        future.set_result(self)
+        return Work(future)
+
+
+class Bucket:
+    """DDP's bucket of the gradients of some parameters, in their order."""
+
+    def __init__(self, *parameters: torch.Tensor) -> None:
+        self._parameters = list(parameters)
+        self._values = torch.cat([torch.ones_like(parameter) for parameter in parameters])
+
+    def buffer(self) -> torch.Tensor:
+        return self._values
+
+    def index(self) -> int:
+        return 0
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self._parameters
+
+
 @pytest.mark.parametrize("dtype", ELEMENT_TYPES)
 def test_gradients_of_each_type_are_reduced_and_codecs_are_for_float32(dtype: torch.dtype) -> None:
-    class OneMember:
-        coded: bool | None = None
-        whole = True
+    member, bucket = OneMember(), Bucket(torch.zeros(4, dtype=dtype))
+    assert hook_of(member)(None, bucket).wait() is bucket.buffer()  # type: ignore[arg-type]
+    (residual,) = member.residuals
+    assert (residual is not None) == (dtype == torch.float32)
 
-        def allreduce(
-            self, tensor: torch.Tensor, weight: float, residual: Residual | None, async_op: bool
-        ) -> Work[OneMember]:
-            session_check(tensor, weight, residual)
-            self.coded = residual is not None
-            future: Future[OneMember] = Future()
-            future.set_result(self)
-            return Work(future)
 
-    class Bucket:
-        values = torch.ones(4, dtype=dtype)
-
-        def buffer(self) -> torch.Tensor:
-            return self.values
-
-        def index(self) -> int:
-            return 0
-
-    member, bucket = OneMember(), Bucket()
-    assert hook_of(member)(None, bucket).wait() is bucket.values  # type: ignore[arg-type]
-    assert member.coded is (dtype == torch.float32)
+def test_a_bucket_whose_parameters_change_places_starts_without_a_residual() -> None:
+    """DDP makes one bucket for the first step, and afterwards puts its parameters in the order of their gradients."""
+    member, first, second = OneMember(), torch.zeros(2), torch.zeros(3)
+    hook = hook_of(member)  # type: ignore[arg-type]
+    for parameters in ((first, second), (second, first), (second, first)):
+        hook(None, Bucket(*parameters)).wait()  # type: ignore[arg-type]
+    before, after, later = member.residuals
+    assert before is not after and after is later
