@@ -49,7 +49,8 @@ class PowerSgd:
             weight: This member's weight in the mean.
         """
         large = [g for g in gradients if _gains(g, self.rank)]
-        matrices = [g.reshape(len(g), -1) for g in large]  # a copy where the layout is channels_last
+        # PowerSGD computes in float32. Gradients of other types, and those in the layout channels_last, are copied.
+        matrices = [g.reshape(len(g), -1).float() for g in large]
         whole = [g for g in gradients if not _gains(g, self.rank)]
         if not self._q:
             self._begin(matrices)
@@ -92,7 +93,7 @@ def _gains(gradient: torch.Tensor, rank: int) -> bool:
     """Return whether factors of this rank have fewer numbers than the gradient."""
     if gradient.dim() < 2:
         return False
-    rows, columns = len(gradient), gradient[0].numel()
+    rows, columns = len(gradient), gradient.shape[1:].numel()  # a tensor may have no elements
     return rank * (rows + columns) < rows * columns
 
 
@@ -110,7 +111,7 @@ class Gradients(Strategy):
 
     Args:
         reducer: The session.
-        parameters: The parameters whose gradients are reduced, float32, on one device.
+        parameters: The parameters whose gradients are reduced, on one device. Gradients travel as float32.
         optimizer: The optimizer whose steps count, or None if the loop calls `before_step` itself.
         weight: This member's weight in the mean.
         powersgd: Sends gradients at low rank; None sends them whole.
@@ -129,17 +130,18 @@ class Gradients(Strategy):
         self._parameters = parameters
         self._powersgd = powersgd
         self._residual = Residual()
-        self._room = flat.room(parameters) if len(parameters) != 1 else torch.empty(0)
+        self._room: torch.Tensor | None = None
 
     def before_step(self) -> None:
         """Replace every gradient by the members' mean."""
         gradients = [_gradient(parameter) for parameter in self._parameters]
         if self._powersgd is not None:
             self._powersgd.reduce(self._reducer, gradients, self.weight)
-        elif len(gradients) == 1 and gradients[0].is_contiguous():
+        elif len(gradients) == 1 and gradients[0].is_contiguous() and gradients[0].dtype == torch.float32:
             check_whole(self._reducer.allreduce(gradients[0], self.weight, self._residual))
         else:
-            check_whole(self._reducer.allreduce(flat.gather(gradients, self._room), self.weight, self._residual))
+            self._room = flat.gather(gradients, self._room)
+            check_whole(self._reducer.allreduce(self._room, self.weight, self._residual))
             flat.scatter(self._room, gradients)
 
     @property

@@ -15,6 +15,8 @@ from torch import nn
 from testbed import sync
 from testbed.plan import Group, Plan, Tree
 from testbed.sync import Average, Nesterov, PowerSgd
+from testbed.sync.codecs import Residual
+from testbed.sync.session import _check as session_check
 from testbed.sync.strategies.diloco import DiLoCo
 from testbed.sync.strategies.fragment import cut
 from testbed.sync.strategies.gradients import Gradients
@@ -197,6 +199,30 @@ def test_powersgd_has_a_second_round_where_some_matrix_gains_by_it(rank: int, st
     nobody = cast(Reducer, None)  # no round begins
     gradients = Gradients(nobody, [torch.zeros(10), torch.zeros(10, 64)], powersgd=PowerSgd(rank))
     assert gradients.over(6, steps) and not gradients.over(6, steps - 1)
+
+
+class Alone:
+    """The reducer of a single member, which refuses the tensors that a session refuses."""
+
+    whole = True
+
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> Alone:
+        session_check(tensor, weight, residual)
+        return self
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("rank", [None, 1])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("tensors", [1, 2])
+def test_gradients_of_other_types_travel_as_float32(tensors: int, dtype: torch.dtype, rank: int | None) -> None:
+    parameters = [torch.zeros(8, 9, dtype=dtype, requires_grad=True) for _ in range(tensors)]
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, 2.0)
+    powersgd = PowerSgd(rank) if rank else None
+    Gradients(cast(Reducer, Alone()), parameters, powersgd=powersgd).before_step()
+    for parameter in parameters:
+        torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 2.0), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.local
