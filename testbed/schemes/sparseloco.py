@@ -220,7 +220,7 @@ def compressed(values: torch.Tensor, top_k: int, side: int, bits: int | None) ->
     import torch
 
     is_matrix = values.dim() > 1
-    matrix = values.reshape(len(values) if is_matrix else 1, -1)
+    matrix = values.flatten(1) if is_matrix else values.reshape(1, -1)
     rows, columns = (max(1, size) for size in matrix.shape)  # a tensor may have no elements
     # Zeros up to the size of a chunk that is far larger than the tensor would fill the memory.
     height, width = (min(side, rows), min(side, columns)) if is_matrix else (1, min(side * side, columns))

@@ -155,7 +155,7 @@ def test_nothing_changed_is_nothing_sent() -> None:
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize("shape", [(20, 30), (600,), (0,)])
+@pytest.mark.parametrize("shape", [(20, 30), (600,), (0,), (0, 30)])
 def test_a_chunk_far_larger_than_a_tensor_is_the_whole_tensor(shape: tuple[int, ...]) -> None:
     """Filled up with zeros, the chunk would take 4 TB."""
     values = normal(shape, 1)

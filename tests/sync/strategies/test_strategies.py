@@ -201,6 +201,12 @@ def test_powersgd_has_a_second_round_where_some_matrix_gains_by_it(rank: int, st
     assert gradients.over(6, steps) and not gradients.over(6, steps - 1)
 
 
+@pytest.mark.pure
+def test_powersgd_has_nothing_to_gain_by_a_matrix_without_elements() -> None:
+    gradients = Gradients(cast(Reducer, None), [torch.zeros(0, 64)], powersgd=PowerSgd(1))
+    assert gradients.over(6, 6) and not gradients.over(6, 5)
+
+
 class Alone:
     """The reducer of a single member, which refuses the tensors that a session refuses."""
 
