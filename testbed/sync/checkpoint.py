@@ -75,24 +75,16 @@ class Checkpoint:
             part.load_state_dict(self.parts[name])
 
 
-def save(path: Path, round_number: int, plan: Plan, **parts: Stateful) -> None:
+def save(path: Path, round_number: int, plan: Plan, states: Mapping[str, Mapping[str, Any]]) -> None:
     """Write a checkpoint. The file appears whole or not at all, even if the power fails.
-
-    The states of a module and an optimizer refer to their tensors, and are written after `state_dict` of all parts was
-    called. So changes that a strategy makes in its `state_dict`, when it waits for rounds under way, are included.
 
     Args:
         path: The file to write.
         round_number: The last completed round.
         plan: The plan of that round.
-        **parts: The objects to save, by name.
+        states: The states of the parts by name. Those of a module and an optimizer refer to their tensors.
     """
-    value = {
-        "version": VERSION,
-        "round": round_number,
-        "plan": plan.dumps(),
-        "parts": {name: part.state_dict() for name, part in parts.items()},
-    }
+    value = {"version": VERSION, "round": round_number, "plan": plan.dumps(), "parts": dict(states)}
     with replacing(path) as file:
         torch.save(value, file)
 

@@ -257,7 +257,10 @@ class Session(ControlledMember, StrategyMethods):
             path: The file to write; an existing file is replaced as a whole.
             **parts: The model, the optimizer, the strategy, … by name.
         """
-        save(path, self.rounds, self.plan, **parts)
+        # Before the round is read, because a strategy waits for the rounds under way. A module's state refers to its
+        # tensors, so these rounds change it, too.
+        states = {name: part.state_dict() for name, part in parts.items()}
+        save(path, self.rounds, self.plan, states)
 
     def report(
         self,

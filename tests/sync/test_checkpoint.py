@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from testbed import sync
 from testbed.plan import Plan
+from testbed.sync.checkpoint import StateDictFns
 from testbed.sync.strategies.strategy import Strategy
 from tests.sync.plans import chain, names
 from tests.sync.sessions import run
@@ -77,6 +79,21 @@ def test_rounds_go_on_counting(tmp_path: Path) -> None:
     assert set(run(tmp_path, replace(PLAN, codec="fp32"), work, after_round=41).values()) == {(42, 42)}
 
 
+def test_rounds_that_end_while_the_states_are_taken_count(tmp_path: Path) -> None:
+    """Streaming DiLoCo waits for its rounds under way then. At one member they may have ended already."""
+
+    def work(session: sync.Session) -> int:
+        def state() -> dict[str, Any]:
+            session.allreduce(torch.ones(3))
+            return {}
+
+        path = tmp_path / f"{session.name}.checkpoint"
+        session.save(path, strategy=StateDictFns(state, lambda _: None))
+        return sync.load(path).round
+
+    assert set(run(tmp_path, replace(PLAN, codec="fp32"), work).values()) == {1}
+
+
 class Nasty:
     """An object that prints `executed` when it is unpickled."""
 
@@ -110,7 +127,7 @@ def test_what_is_no_checkpoint_is_not_executed(
 
 def test_parts_must_be_those_that_were_saved(tmp_path: Path) -> None:
     net = model()
-    sync.checkpoint.save(tmp_path / "file", 3, PLAN, model=net)
+    sync.checkpoint.save(tmp_path / "file", 3, PLAN, {"model": net.state_dict()})
     with pytest.raises(sync.CheckpointError) as caught:
         sync.load(tmp_path / "file").restore(model=net, optimizer=torch.optim.SGD(net.parameters(), lr=1.0))
     assert (caught.value.rule, caught.value.given) == ("parts", ["model", "optimizer"])
