@@ -65,8 +65,8 @@ def by_name(name: str) -> Codec:
 
 
 def rounded(codec: Codec, values: Tensor) -> Tensor:
-    """Return a copy of the values as the codec decodes them. Rounding again changes nothing."""
-    return values.clone() if codec is PLAIN else codec.decode(codec.encode(values), len(values))
+    """Return a copy of the values as a receiver decodes them. An empty tensor stays empty."""
+    return values.clone() if codec is PLAIN or not len(values) else codec.decode(codec.encode(values), len(values))
 
 
 def _share(text: str) -> float:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.sync.codecs import PLAIN, Codec, by_code, by_name
+from testbed.sync.codecs import PLAIN, Codec, by_code, by_name, rounded
 from testbed.sync.codecs.blocks import BLOCK, RANGE
 from testbed.sync.codecs.blocks import BLOCK as BINS_BLOCK
 from testbed.sync.codecs.codec import bytes_of
@@ -147,6 +147,12 @@ def test_topk_finds_places_beyond_16_bits(elements: int) -> None:
 @pytest.mark.parametrize("name", ["fp16", "bf16", "int8", "bins2", "bins4"])
 def test_zeros_stay_zeros(name: str) -> None:
     assert not trip(by_name(name), torch.zeros(1000)).any()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nothing_is_rounded_to_nothing(name: str) -> None:
+    """Where the parts of a model are more than its elements, some are empty."""
+    assert not len(rounded(by_name(name), torch.empty(0)))
 
 
 @pytest.mark.parametrize("name", ALL)
