@@ -142,8 +142,8 @@ class SparseLoCo(Strategy):
         return not self._steps
 
     def over(self, rounds: int, taken: int) -> bool:
-        """Return whether the rounds of the run are done. With `clip` there are two in a period."""
-        return self._rounds >= (max(1, rounds // 2) if self._options.clip else rounds)
+        """Return whether the rounds of the run are done. With `clip` a period has two, so there may be one too many."""
+        return self._rounds >= (-(-rounds // 2) if self._options.clip else rounds)
 
     def agreed(self) -> AbstractContextManager[None]:
         """Show the parameters of the last round while inside."""

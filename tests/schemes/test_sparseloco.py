@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from testbed.plan import Group, Plan
 from testbed.schemes.options import Misfit
 from testbed.schemes.sparseloco import SparseLoCo, SparseLoCoOptions, compressed
 from testbed.schemes.training import RoundTraining
+from testbed.sync.strategies.strategy import Reducer
 from tests.sync.controller import job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
@@ -160,6 +161,16 @@ def test_a_chunk_far_larger_than_a_tensor_is_the_whole_tensor(shape: tuple[int, 
     """Filled up with zeros, the chunk would take 4 TB."""
     values = normal(shape, 1)
     assert torch.equal(compressed(values, 5, 10**6, 2), compressed(values, 5, 30, 2))
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("clip", "rounds", "periods"), [(True, 6, 3), (True, 7, 4), (False, 7, 7)])
+def test_as_many_periods_as_make_enough_rounds(clip: bool, rounds: int, periods: int) -> None:
+    nobody = cast(Reducer, None)  # no round begins
+    strategy = SparseLoCo(RoundTraining(nobody, [torch.zeros(3)], 1.0), SparseLoCoOptions(clip=clip))
+    for done in (periods - 1, periods):
+        strategy.load_state_dict({**strategy.state_dict(), "rounds": done})
+        assert strategy.over(rounds, 0) == (done == periods)
 
 
 class Quadratic(nn.Module):

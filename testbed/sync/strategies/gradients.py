@@ -150,10 +150,13 @@ class Gradients(Strategy):
         return True
 
     def over(self, rounds: int, taken: int) -> bool:
-        """Return whether the steps make enough rounds: one a step, two where PowerSGD sends a gradient at low rank."""
+        """Return whether the steps make enough rounds: one a step, two where PowerSGD sends a gradient at low rank.
+
+        Steps of two rounds may make one round more than asked for.
+        """
         powersgd = self._powersgd
         two = powersgd is not None and any(_gains(parameter, powersgd.rank) for parameter in self._parameters)
-        return taken >= (max(1, rounds // 2) if two else rounds)
+        return taken >= (-(-rounds // 2) if two else rounds)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the residuals of codecs and PowerSGD."""

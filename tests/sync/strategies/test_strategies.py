@@ -193,12 +193,12 @@ def test_powersgd_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize(("rank", "steps"), [(1, 3), (9, 6)])
-def test_powersgd_has_a_second_round_where_some_matrix_gains_by_it(rank: int, steps: int) -> None:
+@pytest.mark.parametrize(("rank", "rounds", "steps"), [(1, 6, 3), (1, 7, 4), (9, 6, 6)])
+def test_powersgd_has_a_second_round_where_some_matrix_gains_by_it(rank: int, rounds: int, steps: int) -> None:
     """At rank 9 the factors of this matrix have 666 numbers, more than its 640."""
     nobody = cast(Reducer, None)  # no round begins
     gradients = Gradients(nobody, [torch.zeros(10), torch.zeros(10, 64)], powersgd=PowerSgd(rank))
-    assert gradients.over(6, steps) and not gradients.over(6, steps - 1)
+    assert gradients.over(rounds, steps) and not gradients.over(rounds, steps - 1)
 
 
 @pytest.mark.pure
