@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from abc import ABC, abstractmethod
 
 import torch
@@ -117,6 +118,7 @@ class Residual:
             raise ValueError(f"a residual's decay is {decay}: write a number from 0 to 1")
         self.decay = decay
         self.values: torch.Tensor | None = None
+        self._guard = threading.Lock()
 
     def check(self, elements: int) -> None:
         """Check that the residual fits a tensor of `elements` elements.
@@ -134,16 +136,21 @@ class Residual:
 
     def take(self, start: int, stop: int) -> torch.Tensor:
         """Return the residual of the elements [start, stop), times `decay`, and clear it: the caller sends it."""
-        taken = self._room[start:stop] * self.decay
-        self._room[start:stop].zero_()
+        with self._guard:
+            taken = self._room[start:stop] * self.decay
+            self._room[start:stop].zero_()
         return taken
 
     def store(self, start: int, error: torch.Tensor) -> None:
-        """Store the `error` of an encoding as the residual of the elements from `start` on.
+        """Add the `error` of an encoding to the residual of the elements from `start` on.
 
-        Errors that are not finite are dropped: they show in this round's result, and must not spoil all later rounds.
+        A round that runs beside another one may store its errors after the other has taken the residual, and before
+        the other stores its own. Errors that are not finite are dropped: they show in this round's result, and must not
+        spoil all later rounds.
         """
-        torch.nan_to_num(error, nan=0.0, posinf=0.0, neginf=0.0, out=self._room[start : start + len(error)])
+        finite = torch.nan_to_num(error, nan=0.0, posinf=0.0, neginf=0.0)
+        with self._guard:
+            self._room[start : start + len(error)].add_(finite)
 
     @property
     def _room(self) -> torch.Tensor:

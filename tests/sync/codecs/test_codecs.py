@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.sync.codecs import PLAIN, Codec, by_code, by_name, rounded
+from testbed.sync.codecs import PLAIN, Codec, Residual, by_code, by_name, rounded
 from testbed.sync.codecs.blocks import BLOCK, RANGE
 from testbed.sync.codecs.blocks import BLOCK as BINS_BLOCK
 from testbed.sync.codecs.codec import bytes_of
@@ -153,6 +153,17 @@ def test_zeros_stay_zeros(name: str) -> None:
 def test_nothing_is_rounded_to_nothing(name: str) -> None:
     """Where the parts of a model are more than its elements, some are empty."""
     assert not len(rounded(by_name(name), torch.empty(0)))
+
+
+def test_a_residual_keeps_the_errors_of_two_rounds_at_a_time() -> None:
+    residual = Residual()
+    residual.open(3)
+    for _ in range(2):
+        assert not residual.take(0, 3).any()
+    residual.store(0, torch.tensor([1.0, 2.0, math.inf]))
+    residual.store(1, torch.tensor([0.5, 1.0]))
+    assert residual.take(0, 3).tolist() == [1.0, 2.5, 1.0]
+    assert not residual.take(0, 3).any()
 
 
 @pytest.mark.parametrize("name", ALL)
