@@ -218,9 +218,9 @@ class Route:
 
 
 def codec_bytes(codec: str) -> float:
-    """Return a codec's bytes for an element of the model. PlanError: there is no such codec."""
+    """Return a codec's bytes for an element of the model, at most those of fp32. PlanError: there is no such codec."""
     if kept := TOPK.fullmatch(codec):
-        return TOPK_BYTES * float(kept[1])
+        return min(TOPK_BYTES * float(kept[1]), CODEC_BYTES[PLAIN_CODEC])  # members send longer chunks plainly
     if codec not in CODEC_BYTES:
         text = f"there is no codec {codec!r}; write instead: {', '.join(CODEC_BYTES)} or topk:0.01"
         raise PlanError(text, field="codec", given=codec)

@@ -95,7 +95,9 @@ def test_how_members_train_travels_along_and_older_plans_say_nothing_of_it() -> 
     assert (caught.value.rule, caught.value.field) == ("not-a-plan", "options")
 
 
-@pytest.mark.parametrize(("codec", "size"), [("fp32", 4.0), ("int8", 1 + 4 / 256), ("topk:0.01", 0.06)])
+@pytest.mark.parametrize(
+    ("codec", "size"), [("fp32", 4.0), ("int8", 1 + 4 / 256), ("topk:0.01", 0.06), ("topk:0.9", 4.0)]
+)
 def test_codecs_say_their_bytes(codec: str, size: float) -> None:
     assert codec_bytes(codec) == pytest.approx(size)
 
