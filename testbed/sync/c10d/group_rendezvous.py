@@ -111,7 +111,13 @@ class GroupRendezvous:
             except OSError as error:  # the other ranks wait for an answer
                 published = {"error": f"rank 0 can't start the controller: {error}"}
             self._store.set(KEY, json.dumps(published))
-        published = json.loads(self._store.get(KEY))
+        try:
+            published = json.loads(self._store.get(KEY))
+        except RuntimeError as error:  # a timeout of the store, or the end of the process that keeps it
+            text = (
+                "rank 0 named no controller, as it does at its first large sum: it came to none in time, or has ended"
+            )
+            raise SyncError(f"{text} ({error})", rule="no-controller") from error
         if "error" in published:
             raise SyncError(published["error"])
         name = names[self._rank]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
@@ -59,6 +60,17 @@ def test_ranks_meet_at_the_store_s_host_or_at_an_address_of_rank_0_s_machine(
         meeting = GroupRendezvous(store, rank, size=2, among_all=True, controller=())
         found = meeting._own_environment(1.0)
         assert (found.control, found.name, found.listen) == (f"tcp:{host}:7000", name, host)
+
+
+def test_a_rank_says_that_rank_0_has_not_come_to_its_first_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TESTBED_CONTROLLER", raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=0.05))
+    meeting = GroupRendezvous(store, rank=1, size=2, among_all=True, controller=())
+    with pytest.raises(SyncError, match="rank 0") as caught:
+        meeting.join(0.05, lambda error: None)
+    assert caught.value.rule == "no-controller"
 
 
 def test_an_older_pytorch_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
