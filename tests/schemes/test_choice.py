@@ -100,10 +100,13 @@ def test_a_scheme_from_a_file_is_around_a_loop_s_steps(tmp_path: Path) -> None:
 
 
 class Mean:
-    """A session with one other member, whose values are all ones."""
+    """A session with one other member, whose values are all ones, and the result of its rounds."""
 
-    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: object = None) -> None:
+    whole = True
+
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: object = None) -> Mean:
         tensor.add_(1).div_(2)
+        return self
 
 
 @pytest.mark.parametrize("text", [None, "x =", "import no_such_module", "raise SystemExit(0)", "SCHEME = 1"])
