@@ -205,7 +205,7 @@ class Links:
             return dict(self._in_force)
 
     def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:
-        """Return the seconds by which each link's `last` newest rows were late; 0 for a row that changed nothing."""
+        """Return the seconds by which each link's `last` newest rows that changed anything were late."""
         with self._lock:
             return {name: list(late)[-last:] for name, late in self._late.items()}
 
@@ -266,11 +266,9 @@ class Links:
             coming = self._coming.get(applied.link, ())
             while coming and coming[0].due_s <= applied.due_s + SAME_MOMENT_S:
                 _, self._rows[applied.link], state = coming.popleft()
-                changes = self._in_force[applied.link] != state
-                late = self._late.setdefault(applied.link, deque(maxlen=REMEMBERED))
                 # The row at which a replay begins is due as it is sent, and in force already as a rule.
-                late.append(applied.late_s if changes else 0.0)
-                if changes:
+                if self._in_force[applied.link] != state:
+                    self._late.setdefault(applied.link, deque(maxlen=REMEMBERED)).append(applied.late_s)
                     self._in_force[applied.link] = state
                     self._observer(applied.due_s + applied.late_s, applied.link, state)
 
