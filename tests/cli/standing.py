@@ -78,7 +78,7 @@ class Standing:
     def round_trips_s(self, source: str, address: str, count: int) -> list[float]:
         """Return the round trips of `count` pings, in seconds."""
         said = self.verb(
-            "network exec", source, "--", "ping", "-n", "-c", str(count), "-i", "0.02", "-W", "20", address
+            "network exec", source, "--", "ping", "-n", "-c", str(count), "-i", "0.02", "-w", "20", address
         )
         found = [float(each) / 1e3 for each in re.findall(r"time=([\d.]+) ms", said)]
         assert len(found) == count, said
