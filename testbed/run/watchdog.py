@@ -201,7 +201,8 @@ class Watchdog:
 
     def check_host(self) -> None:
         """Raise RunFailed when a disk is full, the run's directory is gone, or the engine or another part is broken."""
-        if reason := shortage(self._folders) or self._engine.failure or self._broken():
+        check_machine(self._folders, self._engine)
+        if reason := self._broken():
             raise RunFailed(reason, rule=HOST)
 
     def _look_for_progress(self, status: Mapping[str, Any]) -> None:

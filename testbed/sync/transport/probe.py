@@ -50,7 +50,7 @@ MOST_PACKETS: Final = 1024
 MOST_PACE: Final = 2**40
 
 #: Packets that are due within this many seconds leave at once: with a wait for each packet, trains on a busy host left
-#: at a thirtieth of their pace, and a link that had risen from 8 to 24 Mbit/s was noticed after 3.5 s.
+#: at a tenth of their pace, and a link that had risen from 8 to 24 Mbit/s was noticed after 3.5 s.
 BURST_S: Final = 0.001
 
 #: A train ends when no packet of it came for this many seconds, the gap between its packets at 38 kbit/s.
