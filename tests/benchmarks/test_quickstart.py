@@ -36,7 +36,7 @@ PLANS = {0: DIRECT, 1: DIRECT, 2: AROUND, 3: AROUND}
     ("states", "decisions", "rounds", "found"),
     [
         (DROP, [(14.0, None), (16.0, 2)], [(0, 12.0), (2, 20.0), (2, 24.0)], (0, 0, 6.0, 9.0, 3)),
-        (DROP, [(5.0, 2), (12.0, 1), (15.0, 3)], [(2, 9.0), (1, 14.0), (3, 17.0)], (1, 1, 5.0, 6.0, 2)),
+        (DROP, [(5.0, 1), (12.0, 1), (15.0, 3)], [(1, 9.0), (1, 14.0), (3, 17.0)], (1, 1, 5.0, 6.0, 2)),
         (DROP, [(16.0, 2)], [(0, 12.0)], (0, 0, 6.0, None, 1)),
         (DROP, [(45.0, 2)], [(0, 39.0), (2, 50.0)], (0, 0, None, None, 1)),
         (DROP[:1], [(16.0, 2)], [(2, 20.0)], (1, 0, None, None, 0)),
@@ -50,7 +50,10 @@ def test_what_was_decided_around_a_drop_is_counted_as_far_as_the_run_came(
     record: Any = SimpleNamespace(
         states={"->".join(DIRECT): states},
         decisions=[{"at_s": at_s, "epoch": epoch, "view": "views/0.json"} for at_s, epoch in decisions],
-        plans={epoch: SimpleNamespace(edges=lambda pair=pair: [(*pair, 1.0)]) for epoch, pair in PLANS.items()},
+        plans={
+            epoch: SimpleNamespace(edges=lambda pair=pair: [(*pair, 0)], trees=[SimpleNamespace(share=1.0)])
+            for epoch, pair in PLANS.items()
+        },
         rounds=[SimpleNamespace(epoch=epoch, entered_s=at_s - 1.0, finished_s=at_s) for epoch, at_s in rounds],
         view=lambda _: SimpleNamespace(routes=routes),
         since=float,
