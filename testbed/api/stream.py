@@ -1,15 +1,17 @@
 """The stream of a state: one snapshot, then numbered updates.
 
-    {"kind": "snapshot", "number": 7, "state": {section: {key: value}}}
+    {"kind": "snapshot", "number": 7, "at_s": 1795966800.0, "state": {section: {key: value}}}
     {"kind": "update", "number": 8, "set": {section: {key: value}}, "removed": {section: [key]}}
 
-An update applies to the state of the number before. A follower that misses a number asks for a snapshot.
+An update applies to the state of the number before. A follower that misses a number asks for a snapshot. `at_s` is
+when the snapshot was sent, in Unix seconds by this machine's clock: that of a browser may be minutes off.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -79,23 +81,32 @@ class Follower:
         """Wait for the next message."""
         return await self._waiting.get()
 
-    def offer(self, number: int, state: State, update: Update) -> None:
-        """Queue the state of this number as a snapshot or an update, whichever the follower needs."""
+    def offer(self, number: int, state: State, update: Update, at_s: float) -> None:
+        """Queue the state of this number as a snapshot or an update, whichever the follower needs.
+
+        `at_s` is the time (Unix seconds).
+        """
         if self._wants_all:
             self._wants_all = False
             while not self._waiting.empty():
                 self._waiting.get_nowait()
-            self._waiting.put_nowait({"kind": "snapshot", "number": number, "state": state})
+            self._waiting.put_nowait({"kind": "snapshot", "number": number, "at_s": at_s, "state": state})
         elif update and not self._waiting.full():
             message = {"kind": "update", "number": number, "set": update.set, "removed": update.removed}
             self._waiting.put_nowait(message)
 
 
 class StateFeed:
-    """Sends changes of a state to its followers. `take` is called in a thread, and only while there are followers."""
+    """Sends changes of a state to its followers.
 
-    def __init__(self, take: Callable[[], State]) -> None:
+    Args:
+        take: Returns the state; called in a thread, and only while there are followers.
+        clock: Returns the time (Unix seconds).
+    """
+
+    def __init__(self, take: Callable[[], State], clock: Callable[[], float] = time.time) -> None:
         self._take = take
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._followers: set[Follower] = set()
@@ -139,7 +150,7 @@ class StateFeed:
                 self._number += 1
                 self._state = state
             for follower in self._followers:
-                follower.offer(self._number, self._state, update)
+                follower.offer(self._number, self._state, update, self._clock())
             await asyncio.sleep(LEAST_APART_S)
             try:
                 await asyncio.wait_for(self._changed.wait(), LOOK_S)

@@ -68,7 +68,7 @@ def test_followers_get_a_snapshot_then_each_update_and_ask_for_what_they_lack(mo
     state: dict[str, dict[str, Any]] = {"links": {"a": 0}}
 
     async def follow() -> None:
-        feed = StateFeed(lambda: {section: dict(values) for section, values in state.items()})
+        feed = StateFeed(lambda: {section: dict(values) for section, values in state.items()}, clock=lambda: 9.0)
 
         async def change(value: int, follower: Follower) -> dict[str, Any]:
             state["links"]["a"] = value
@@ -76,7 +76,8 @@ def test_followers_get_a_snapshot_then_each_update_and_ask_for_what_they_lack(mo
             return await follower.next()
 
         with feed.following() as first:
-            assert await first.next() == {"kind": "snapshot", "number": 1, "state": {"links": {"a": 0}}}
+            told = await first.next()
+            assert told == {"kind": "snapshot", "number": 1, "at_s": 9.0, "state": {"links": {"a": 0}}}
             told = await change(1, first)
             assert told == {"kind": "update", "number": 2, "set": {"links": {"a": 1}}, "removed": {}}
             with feed.following() as second:
@@ -97,8 +98,8 @@ def test_followers_get_a_snapshot_then_each_update_and_ask_for_what_they_lack(mo
 async def test_a_slow_reader_sees_a_number_left_out() -> None:
     follower = Follower(lambda: None)
     for number in range(1, MOST_WAITING + 10):
-        follower.offer(number, {}, Update({"links": {"a": number}}, {}))
+        follower.offer(number, {}, Update({"links": {"a": number}}, {}), 0.0)
     numbers = [(await follower.next())["number"] for _ in range(MOST_WAITING)]
     assert numbers == list(range(1, MOST_WAITING + 1))
-    follower.offer(MOST_WAITING + 10, {}, Update({"links": {"a": 0}}, {}))
+    follower.offer(MOST_WAITING + 10, {}, Update({"links": {"a": 0}}, {}), 0.0)
     assert (await follower.next())["number"] == MOST_WAITING + 10

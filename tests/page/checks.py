@@ -69,7 +69,10 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def page(browser: Browser, network: Standing) -> Tab:
     """Open a tab with the page, by the file that leads there."""
-    tab = browser.tab()
+    return opened(browser.tab(), network)
+
+
+def opened(tab: Tab, network: Standing) -> Tab:
     tab.open(f"file://{label.state_folder(network.name) / 'page.html'}")
     tab.until("document.querySelectorAll('#map .link').length === 4")
     return tab
@@ -251,6 +254,23 @@ def test_one_can_go_back_and_return_to_now(network: Standing, browser: Browser) 
     tab.value("document.getElementById('now').click()")
     tab.until(f"{state_of(LINK)}.includes('35.0 ms')")
     assert not tab.value("document.getElementById('apply').disabled")
+    tab.value("document.getElementById('restore').click()")
+    tab.until(f"{state_of(LINK)}.includes('10.0 ms')")
+    check_quiet(tab)
+
+
+def test_times_are_the_server_s_in_a_browser_whose_clock_is_an_hour_behind(
+    network: Standing, browser: Browser
+) -> None:
+    tab = browser.tab()
+    behind = "{ const now = Date.now; Date.now = () => now() - 3_600_000; }"
+    tab.do("Page.addScriptToEvaluateOnNewDocument", source=behind)
+    opened(tab, network)
+    network.verb("link set", LINK, "--delay", "12ms")
+    tab.until("document.getElementById('log').textContent.includes('change quito->lima')")
+    when = "parseFloat(document.querySelector('#log .when').textContent)"
+    tab.until(f"document.getElementById('scrubber').max >= {when}")
+    tab.value(CHOOSE)
     tab.value("document.getElementById('restore').click()")
     tab.until(f"{state_of(LINK)}.includes('10.0 ms')")
     check_quiet(tab)

@@ -8,18 +8,18 @@ const AGAIN_MS = 1000;
 const NOT_LET_IN = 1008;
 
 /**
- * Calls `show(state)` at most once a frame when something changed, and `say(text)` and `end()` when the connection is
- * lost.
+ * Calls `show(state, now)` at most once a frame when something changed, and `say(text)` and `end()` when the connection
+ * is lost. `now` is in Unix seconds by the server's clock, as the state's times are: the browser's may be minutes off.
  */
 export function followLive(show, say, end) {
-  let state = {}, number = 0, drawing = false, name;
+  let state = {}, number = 0, drawing = false, ahead = 0, name;
 
   const drawSoon = () => {
     if (drawing) return;
     drawing = true;
     requestAnimationFrame(() => {
       drawing = false;
-      show(state);
+      show(state, Date.now() / 1000 + ahead);
     });
   };
 
@@ -34,6 +34,7 @@ export function followLive(show, say, end) {
         if (name && message.state.network?.name !== name) return location.reload();
         state = message.state;
         name = state.network?.name;
+        ahead = message.at_s - Date.now() / 1000;
         lacking = false;
         say("");
       } else if (message.number !== number + 1) {

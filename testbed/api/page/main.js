@@ -87,9 +87,8 @@ try {
       draw();
       tellSoon();
     };
-    followLive(state => {
+    followLive((state, now) => {
       over = false;
-      const now = Date.now() / 1000;
       zero ||= beginOf(state, now);
       past.follow(state, now, zero);
       if (past.looking) tellSoon(); // the controls are for the present
