@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log, log1p, sqrt
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from testbed.emulation.errors import EmulationError
@@ -33,10 +34,9 @@ PATIENCE_S = 3.0
 #: The frame of ping's default echo request: 56 bytes of data with headers of 8 (ICMP), 20 (IP) and 14 bytes (Ethernet).
 PING_FRAME_BYTES = 98
 
-#: The standard deviations that contain 99 % of a mean's scatter.
-WITHIN_99 = 2.576
-#: If a link's own loss explains complete silence with at least this probability, silence proves nothing.
-LIKELY_SILENCE = 0.01
+#: The probability with which chance alone, jitter or loss, makes any link of a measurement look wrong. Each link gets
+#: an equal part of it: at 1 % for each, a third of the networks with forty links would be called wrong.
+CHANCE = 0.01
 
 #: A flood must fill the queue before it is counted, so it runs faster than the link, and for a while beforehand. It
 #: begins with a few packets at once: an idle token bucket would let its burst (at least two frames) pass unshaped,
@@ -151,7 +151,7 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
         for name, way in ways.items()
         if all(map(_lets_through, way))
     }
-    errors = {}
+    errors, chance = {}, CHANCE / max(len(running), 1)
     for name, process in running.items():
         said = process.communicate()[0].decode(errors="replace")
         if process.returncode in NOT_STARTED:
@@ -161,8 +161,9 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
         if closing is not None:
             measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])
             answers = re.search(r"(\d+) received", said)
-            errors[name] = round_trip_error(measured_ms / 1e3, there, back, int(answers[1]) if answers else PINGS)
-        elif silence(there, back) < LIKELY_SILENCE:
+            count = int(answers[1]) if answers else PINGS
+            errors[name] = round_trip_error(measured_ms / 1e3, there, back, count, chance)
+        elif silence(there, back) < chance:
             errors[name] = float("inf")  # no answer at all: the link does not work as requested
     return errors
 
@@ -200,16 +201,19 @@ def mean_delay_s(state: LinkState) -> float:
     return state.delay_s + (beyond_s**2 / (4 * state.jitter_s) if beyond_s else 0.0)
 
 
-def round_trip_error(measured_s: float, there: LinkState, back: LinkState, answers: int = PINGS) -> float:
+def round_trip_error(
+    measured_s: float, there: LinkState, back: LinkState, answers: int = PINGS, chance: float = CHANCE
+) -> float:
     """Return the seconds by which a measured round trip is outside the range that its two links' states allow.
 
     The measured value is the least of some answers, or their mean if there is jitter. It may include the links'
     serialization time, 0.8 ms each way at 1 Mbit/s, or not: a token bucket lets a lone frame pass at once. The mean of
-    a few uniform draws of ±jitter scatters by jitter/√3 over the root of their number.
+    a few uniform draws of ±jitter scatters by jitter/√3 over the root of their number; with the probability `chance`
+    the mean is farther off than is allowed for here.
     """
     delay = mean_delay_s(there) + mean_delay_s(back)
     service = 8 * PING_FRAME_BYTES * (1 / there.rate_bps + 1 / back.rate_bps)
-    scatter = WITHIN_99 * sqrt((there.jitter_s**2 + back.jitter_s**2) / 3 / answers)
+    scatter = NormalDist().inv_cdf(1 - chance / 2) * sqrt((there.jitter_s**2 + back.jitter_s**2) / 3 / answers)
     least, most = delay - scatter, delay + service + scatter
     return min(measured_s - least, 0.0) + max(measured_s - most, 0.0)
 

@@ -42,6 +42,12 @@ def test_the_mean_of_fewer_answers_may_be_further_off() -> None:
     assert probe.round_trip_error(0.026, shaky, shaky, answers=2) == 0
 
 
+def test_one_of_many_links_may_be_further_off() -> None:
+    shaky = LinkState(100e6, 0.010, jitter_s=0.005)
+    assert probe.round_trip_error(0.0245, shaky, shaky) > 0
+    assert probe.round_trip_error(0.0245, shaky, shaky, chance=probe.CHANCE / 40) == 0
+
+
 def test_jitter_beyond_the_delay_lengthens_the_mean() -> None:
     """A packet that would leave before it came leaves at once: of ±20 ms around 0 ms, the mean is 5 ms."""
     assert probe.mean_delay_s(LinkState(100e6, 0.0, jitter_s=0.020)) == pytest.approx(0.005)
@@ -134,7 +140,7 @@ def test_silence_in_a_burst_of_losses_proves_nothing() -> None:
     long, short = bursty(0.005, 0.01), bursty(0.01, 0.3)
     assert probe.lost_in_a_row(GilbertElliott(0.005, 0.01), 1) == pytest.approx(1 / 3)
     assert probe.silence(long, FAST) == pytest.approx(0.99**7 / 3)
-    assert probe.silence(FAST, long) > probe.LIKELY_SILENCE > probe.silence(short, FAST)
+    assert probe.silence(FAST, long) > probe.CHANCE > probe.silence(short, FAST)
     silent = "8 packets transmitted, 0 received, 100% packet loss, time 711ms"
     assert pinged({"a->b": long, "b->a": FAST}, 1, silent) == {}
     assert pinged({"a->b": FAST, "b->a": short}, 1, silent) == {"a->b": inf, "b->a": inf}
