@@ -129,10 +129,10 @@ def build(options: HybridOptions, training: RoundTraining) -> Hybrid:
     """Return the CPN framework's hybrid strategy: unequal local steps, rounds inside sites, every few among all.
 
     The member's assignment has `every`, the local steps of a round for plans that have none, and `steps`, those of each
-    member.
+    member. Members of a user's loop have no assignment: both are the option `every` then.
     """
     every: int = training.assignment.get("every", options.every)
-    each: Sequence[int] = training.assignment.get("steps", ()) if options.normalise else ()
+    each: Sequence[int] = training.assignment.get("steps", (every,)) if options.normalise else ()
 
     def due() -> tuple[int, float]:
         count = training.steps() or every

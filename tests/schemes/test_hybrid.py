@@ -11,7 +11,7 @@ from torch import nn
 
 from testbed import sync
 from testbed.plan import Group, Plan
-from testbed.schemes.hybrid import Due, Hybrid, HybridOptions, work
+from testbed.schemes.hybrid import Due, Hybrid, HybridOptions, build, work
 from testbed.schemes.options import OuterOptions
 from testbed.schemes.training import RoundTraining
 from tests.sync.plans import names, star
@@ -143,6 +143,24 @@ def test_steps_may_change_from_round_to_round(tmp_path: Path) -> None:
 
     for parameters in run(tmp_path, PLAN, train).values():
         torch.testing.assert_close(parameters, flat(model()) - 0.1 * MEAN * ROUNDS, atol=1e-6, rtol=1e-5)
+
+
+def test_without_an_assignment_changes_are_divided_by_the_steps_of_the_options(tmp_path: Path) -> None:
+    every = 2
+
+    def train(session: sync.Session) -> torch.Tensor:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        training = RoundTraining(session, list(net.parameters()), 1.0, steps=lambda: STEPS[session.name])
+        with around(build(HybridOptions(every=every, outer=MEANS), training), optimizer) as strategy:
+            while strategy.periods < ROUNDS:
+                optimizer.zero_grad()
+                sum(parameter.sum() for parameter in net.parameters()).backward()
+                optimizer.step()
+        return flat(net)
+
+    for parameters in run(tmp_path, PLAN, train).values():
+        torch.testing.assert_close(parameters, flat(model()) - 0.1 * every * ROUNDS, atol=1e-6, rtol=1e-5)
 
 
 def test_a_period_goes_on_from_a_checkpoint_with_its_own_steps(tmp_path: Path) -> None:
