@@ -72,7 +72,7 @@ def bytes_of(values: torch.Tensor) -> memoryview:
 
 
 class Half(Codec):
-    """Rounds to a 16-bit type. Values beyond its largest number become that number; the residual keeps the rest.
+    """Rounds to a 16-bit type. Finite values beyond its largest number become that number; the residual keeps the rest.
 
     fp16 has 11 significant bits, and fewer for values below the least normal one, 6.1e-5. bf16 has 8, and float32's
     range.
@@ -86,7 +86,12 @@ class Half(Codec):
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Return the bytes of the values as 16-bit floats, rounded to nearest, ties to even."""
-        return values.clamp(-self._most, self._most).to(self._dtype).view(torch.uint8)
+        rounded = values.to(self._dtype)
+        beyond = rounded.isinf()
+        if beyond.any():
+            beyond &= values.isfinite()
+            rounded[beyond] = values[beyond].clamp(-self._most, self._most).to(self._dtype)
+        return rounded.view(torch.uint8)
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
         """Return the 16-bit floats as float32, without loss."""
