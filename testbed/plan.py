@@ -177,14 +177,14 @@ class Group:
 
 
 def cut(shares: Iterable[float], start: int, stop: int) -> list[int]:
-    """Return the bounds at which `shares`, which add up to 1, cut [start, stop), both ends included.
+    """Return the bounds at which `shares`, which add up to 1 or nearly so, cut [start, stop), both ends included.
 
-    The cuts are rounded cumulative shares, so every member computes the same.
+    The cuts are rounded cumulative shares, none beyond `stop`, so every member computes the same.
     """
     cuts, total = [start], 0.0
     for share in shares:
         total += share
-        cuts.append(start + round(total * (stop - start)))
+        cuts.append(min(start + round(total * (stop - start)), stop))
     cuts[-1] = stop
     return cuts
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.plan import Group, Plan, PlanError, Route, TrainingChoice, Tree, codec_bytes
+from testbed.plan import Group, Plan, PlanError, Route, TrainingChoice, Tree, codec_bytes, cut
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
 
 pytestmark = pytest.mark.pure
@@ -188,6 +188,12 @@ def test_every_round_is_over_trees_of_its_own_members(plan: Plan, number: int) -
     assert plan.among_all(number) == (whole and number % plan.period == 0)
     for party in parties:
         assert all({source, target} <= set(party.members) for source, target, _ in party.edges())
+
+
+@pytest.mark.parametrize("shares", [(0.9999, 0.000101, 0.0), (0.9999, 0.000099, 0.0), (0.0, 1.0)])
+def test_a_slice_ends_where_the_tensor_ends(shares: tuple[float, ...]) -> None:
+    bounds = cut(shares, 0, 10_000_000)
+    assert bounds == sorted(bounds) and (bounds[0], bounds[-1]) == (0, 10_000_000)
 
 
 @pytest.mark.parametrize("keys", [(0.5, 0.4), (1.5, -0.5), (0.0, 1.0)])
