@@ -123,7 +123,7 @@ class Outbox:
         self._tables: dict[int, RouteTable] = {}
         self._dropped_s = 0.0
         self._leaving = False
-        self._prober = ProbeSender(settings, roster)
+        self._prober = ProbeSender(settings, roster, self._sends)
 
     @property
     def head_bytes(self) -> int:
@@ -225,6 +225,12 @@ class Outbox:
     def probe(self, probe: Probe) -> None:
         """Queue a probe of the rate of the path to a peer. Returns at once."""
         self._prober.probe(probe)
+
+    def _sends(self, peer: str) -> bool:
+        """Return whether frames to a peer wait or are on their way, on any channel."""
+        with self._guard:
+            senders = [sender for (its, _), sender in self._senders.items() if its == peer]
+        return not all(sender.idle() for sender in senders)
 
     def sending_s(self) -> float:
         """Return the seconds that all connections together have spent in sending."""

@@ -24,7 +24,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -53,6 +53,12 @@ MOST_PACE: Final = 2**40
 #: at a tenth of their pace, and a link that had risen from 8 to 24 Mbit/s was noticed after 3.5 s.
 BURST_S: Final = 0.001
 
+#: A probe of one train looks whether a link of the plan still has its rate. It waits for up to WAIT_S seconds until the
+#: member's frames to the peer have arrived, asked each POLL_S: so it holds no round up, and has the path for itself.
+#: Without a wait the median round of `constant-5` (seed 112) took 0.88 s, and 0.85 s without probes.
+WAIT_S: Final = 0.5
+POLL_S: Final = 0.01
+
 #: A train ends when no packet of it came for this many seconds, the gap between its packets at 38 kbit/s.
 SILENCE_S: Final = 0.3
 
@@ -78,11 +84,23 @@ def paced(probe: Probe) -> tuple[int, float]:
 
 
 class ProbeSender:
-    """Sends a member's probes in order. Any thread may call."""
+    """Sends a member's probes. Any thread may call.
 
-    def __init__(self, settings: TransportSettings, roster: Mapping[str, tuple[str, int]]) -> None:
+    Args:
+        settings: The settings of the member's connections.
+        roster: The addresses of all members.
+        sends: Returns whether frames of this member to a peer wait or are on their way.
+    """
+
+    def __init__(
+        self,
+        settings: TransportSettings,
+        roster: Mapping[str, tuple[str, int]],
+        sends: Callable[[str], bool] = lambda peer: False,
+    ) -> None:
         self._settings = settings
         self._roster = roster
+        self._sends = sends
         self._guard = threading.Lock()
         self._probes: queue.SimpleQueue[Probe | None] = queue.SimpleQueue()
         self._closed = threading.Event()
@@ -112,9 +130,21 @@ class ProbeSender:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        while (probe := self._probes.get()) is not None and not self._closed.is_set():
-            with suppress(OSError, KeyError):  # without a result the controller probes again
-                self._send(probe)
+        waiting: dict[
+            str, tuple[Probe, float]
+        ] = {}  # a look at the path to each peer, and when it leaves at the latest
+        while not self._closed.is_set():
+            with suppress(queue.Empty):
+                if (probe := self._probes.get(timeout=POLL_S if waiting else None)) is None:
+                    return
+                latest_s = time.monotonic() + (WAIT_S if probe.trains == 1 else 0.0)
+                if probe.trains > 1 or probe.peer not in waiting:
+                    waiting[probe.peer] = probe, latest_s
+            for peer, (probe, latest_s) in list(waiting.items()):
+                if time.monotonic() >= latest_s or not self._sends(peer):
+                    del waiting[peer]
+                    with suppress(OSError, KeyError):  # without a result the controller probes again
+                        self._send(probe)
 
     def _send(self, probe: Probe) -> None:
         packets, pace = paced(probe)

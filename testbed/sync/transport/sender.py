@@ -123,6 +123,10 @@ class Sender:
         """Return whether packets wait on the path of any connection."""
         return any(info.queues for info in self.look().values())
 
+    def idle(self) -> bool:
+        """Return whether no frame waits, and the peer has acknowledged all bytes of all connections."""
+        return not len(self.queue) and all(info.idle for info in self.look().values())
+
     @property
     def connected(self) -> bool:
         """True if all connections were made, even if they have ended since."""

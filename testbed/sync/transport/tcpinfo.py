@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 _LAYOUT = struct.Struct("<8x24I4Q6I4Q")
 #: The same up to tcpi_rcv_ooopack, since 5.4: 2 u32, 2 u64 and 2 u32 more.
 _OUT_OF_ORDER = struct.Struct("<8x24I4Q6I4Q2I2Q2II")
-_MSS, _LAST_ACK, _RTT, _WINDOW, _TOTAL_RETRANS = 2, 12, 15, 18, 23
+_MSS, _UNACKED, _LAST_ACK, _RTT, _WINDOW, _TOTAL_RETRANS = 2, 4, 12, 15, 18, 23
 _PACING, _BYTES_ACKED, _UNSENT, _MIN_RTT, _DATA_SEGMENTS_IN = 24, 26, 30, 31, 32
 _DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
 
@@ -41,12 +41,19 @@ class TcpInfo:
     retransmits: int
     #: Bytes that wait for the path.
     unsent_bytes: int = 0
+    #: Packets that were sent and not acknowledged.
+    unacked_packets: int = 0
     #: The most bytes that may be unacknowledged at a time.
     window_bytes: int = 0
     #: The pace of a congestion control that paces.
     pacing_bytes_s: int = 0
     #: Seconds since the newest acknowledgement.
     last_ack_s: float = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """True if all bytes were sent and acknowledged."""
+        return not self.unsent_bytes and not self.unacked_packets
 
     def allowed_bytes_s(self, paced: bool) -> int:
         """Return the rate that TCP allows, in bytes/s; 0 if the path is the limit and not TCP.
@@ -124,6 +131,7 @@ def read(connection: socket.socket) -> TcpInfo:
         delivery_bytes_s=fields[_DELIVERY_RATE],
         retransmits=fields[_TOTAL_RETRANS],
         unsent_bytes=fields[_UNSENT],
+        unacked_packets=fields[_UNACKED],
         window_bytes=fields[_WINDOW] * fields[_MSS],
         pacing_bytes_s=fields[_PACING],
         last_ack_s=fields[_LAST_ACK] / 1e3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -63,8 +63,10 @@ class ProbedMember:
         self.trains += self.arrivals.take().get("a", ())
         return len(self.trains) >= count
 
-    def prober(self, key: bytes = KEY, member: str = "a") -> ProbeSender:
-        return ProbeSender(TransportSettings(member, {"b": key}, 5.0), {"b": self.address})
+    def prober(
+        self, key: bytes = KEY, member: str = "a", sends: Callable[[str], bool] = lambda peer: False
+    ) -> ProbeSender:
+        return ProbeSender(TransportSettings(member, {"b": key}, 5.0), {"b": self.address}, sends)
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +129,41 @@ def test_a_probe_has_the_asked_number_of_trains(probed: ProbedMember) -> None:
         prober.probe(ONE)
         until(lambda: probed.has_trains(2))
     assert [train.bytes for train in probed.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 2
+
+
+@pytest.mark.local
+def test_one_train_waits_until_nothing_is_sent_to_its_peer(
+    probed: ProbedMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "WAIT_S", PATIENCE_S)
+    asked, busy = [0], [True]
+
+    def sends(peer: str) -> bool:
+        asked[0] += peer == "b"
+        return busy[0]
+
+    with closing(probed.prober(sends=sends)) as prober:
+        for _ in range(2):
+            prober.probe(ONE)
+        before = asked[0]
+        until(lambda: asked[0] > before + 2)  # one waits by now, and stands for the other
+        prober.probe(PROBE)  # stands for it, too, and goes at once
+        until(lambda: probed.has_trains(PROBE_TRAINS))
+        prober.probe(ONE)
+        before = asked[0]
+        until(lambda: asked[0] > before + 2)
+        assert not probed.has_trains(PROBE_TRAINS + 1)
+        busy[0] = False
+        until(lambda: probed.has_trains(PROBE_TRAINS + 1))
+    assert not probed.has_trains(PROBE_TRAINS + 2)
+
+
+@pytest.mark.local
+def test_one_train_does_not_wait_for_long(probed: ProbedMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "WAIT_S", 0.05)
+    with closing(probed.prober(sends=lambda peer: True)) as prober:
+        prober.probe(ONE)
+        until(lambda: probed.has_trains(1))
 
 
 @pytest.mark.local

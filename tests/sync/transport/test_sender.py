@@ -156,6 +156,18 @@ def test_a_member_that_leaves_waits_for_no_connection_to_a_peer_that_has_left() 
     outbox.close()
 
 
+def test_a_sender_is_idle_once_its_peer_has_everything(listener: socket.socket) -> None:
+    sending = sender(listener, queue.Queue())
+    with accept(listener) as connection:
+        until(sending.idle)
+        size = 500 * CHUNK  # more than the sockets of both ends hold
+        put(sending, size=size)
+        assert not sending.idle()
+        sockets.receive(connection, memoryview(bytearray(WIRE.size + size)))
+        until(sending.idle)
+        sending.abort()
+
+
 def test_a_peer_that_does_not_read_is_named(listener: socket.socket) -> None:
     outbox = Outbox(settings_of("a"), HEADER_BYTES, {"b": listener.getsockname()}, lambda *what: None)
     outbox.connect(RouteTable(0, "a", frozenset({"b"}), ()))

@@ -31,6 +31,12 @@ def test_where_packets_wait_it_is_the_path_that_holds_back_what_has_no_pace() ->
 
 
 @pytest.mark.pure
+def test_a_connection_is_idle_once_all_it_sent_has_arrived() -> None:
+    assert IDLE.idle
+    assert not replace(IDLE, unsent_bytes=1).idle and not replace(IDLE, unacked_packets=1).idle
+
+
+@pytest.mark.pure
 def test_what_waited_before_a_pause_waits_no_more() -> None:
     crowded = replace(IDLE, rtt_s=0.3)
     assert crowded.queues and replace(crowded, last_ack_s=0.15).queues
