@@ -259,9 +259,7 @@ def test_one_can_go_back_and_return_to_now(network: Standing, browser: Browser) 
     check_quiet(tab)
 
 
-def test_times_are_the_server_s_in_a_browser_whose_clock_is_an_hour_behind(
-    network: Standing, browser: Browser
-) -> None:
+def test_times_are_the_server_s_in_a_browser_whose_clock_is_an_hour_behind(network: Standing, browser: Browser) -> None:
     tab = browser.tab()
     behind = "{ const now = Date.now; Date.now = () => now() - 3_600_000; }"
     tab.do("Page.addScriptToEvaluateOnNewDocument", source=behind)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from testbed.controller.model.membership import GroupState
 from testbed.controller.model.round_log import RoundLog
-from testbed.controller.replanning.decision import NEWEST, Decision, PlanPerformance, missing_edge
+from testbed.controller.replanning.decision import LATELY, UNEXPLAINED, Decision, PlanPerformance, missing_edge
 from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequest
 from testbed.controller.replanning.prediction import SPREAD, PlanMeasurement, RoundPredictor
@@ -114,7 +114,7 @@ class TrackRecord:
         self._promised_s = float("inf")
         self._stretches: deque[Stretch] = deque(maxlen=WAITING)
         self._kept = 0  # complete rounds when the newest stretch was kept
-        self._fell_by = -NEWEST  # complete rounds when a link last fell
+        self._fell_by = -LATELY  # complete rounds when a link last fell
         self._since = 0  # the first round that is wholly on the declared network
 
     def performance(self, now: float) -> PlanPerformance:
@@ -124,9 +124,9 @@ class TrackRecord:
         finished_s = rounds.last.finished_s if rounds.last else now
         return PlanPerformance(
             rounds=rounds.count_under(epoch),
-            newest_s=tuple(rounds.whole_s(max(rounds.count - NEWEST, self._since), epoch)),
+            whole_s=tuple(rounds.whole_s(max(rounds.count - UNEXPLAINED, self._since), epoch)),
             since_last_s=now - finished_s,
-            fell=rounds.count - self._fell_by < NEWEST,
+            since_fall=rounds.count - self._fell_by,
             rounds_left=self._maker.rounds_left,
             swaps_s=tuple(swap.pause_ms / 1e3 for swap in plans.swaps if swap.pause_ms is not None),
             promised_s=self._promised_s,

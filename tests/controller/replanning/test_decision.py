@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from testbed.controller.replanning.decision import (
     COST,
+    LATELY,
     Decision,
     PlanPerformance,
     SwapRules,
@@ -81,14 +82,14 @@ def test_the_best_is_chosen_and_the_plan_in_force_is_not_left_for_itself() -> No
 def test_a_plan_is_not_left_for_one_that_is_slower_than_its_measured_rounds() -> None:
     foreseen = decided(10)
     assert foreseen.current_s is not None
-    quick = PlanPerformance(10, newest_s=(foreseen.proposed_s, foreseen.proposed_s * 1.05))
+    quick = PlanPerformance(10, whole_s=(foreseen.proposed_s, foreseen.proposed_s * 1.05))
     assert not decided(10, quick).adopt
-    held_up = PlanPerformance(10, newest_s=(foreseen.current_s, foreseen.proposed_s))
+    held_up = PlanPerformance(10, whole_s=(foreseen.current_s, foreseen.proposed_s))
     assert not decided(10, held_up).adopt  # a loss may have delayed one round
-    assert decided(10, replace(held_up, fell=True)).adopt  # the link that fell delayed it
-    assert not decided(10, replace(quick, fell=True, since_last_s=foreseen.proposed_s)).adopt
+    assert decided(10, replace(held_up, since_fall=0)).adopt  # the link that fell delayed it
+    assert not decided(10, replace(quick, since_fall=0, since_last_s=foreseen.proposed_s)).adopt
     assert decided(
-        10, replace(quick, fell=True, since_last_s=foreseen.current_s)
+        10, replace(quick, since_fall=0, since_last_s=foreseen.current_s)
     ).adopt  # the current round takes as long
     assert decided(10, quick, changed=True).adopt  # these rounds were on another network
 
@@ -102,12 +103,13 @@ def test_a_plan_counts_as_slow_as_its_newest_rounds_if_its_earlier_ones_were_as_
 
     proven = RoundPredictor().with_ratio(current, 1.0)
     predicted_s = proven.predict_s(current, view)
-    slow = replace(SETTLED, newest_s=(4 * predicted_s, 3 * predicted_s))
+    slow = replace(SETTLED, whole_s=(4 * predicted_s, 3 * predicted_s), since_fall=LATELY - 1)
     assert taken(slow, proven)
+    stable = replace(slow, since_fall=LATELY)
+    assert not taken(stable, proven), "no link fell: BBR may have paused in both rounds"
+    assert taken(replace(stable, whole_s=slow.whole_s * 2), proven), "it does not pause in four in a row"
     assert not taken(slow, RoundPredictor()), "its rounds were never as predicted"
-    assert not taken(replace(slow, newest_s=(4 * predicted_s, predicted_s)), proven), (
-        "a loss may have delayed one round"
-    )
+    assert not taken(replace(slow, whole_s=(4 * predicted_s, predicted_s)), proven), "a loss may have delayed one round"
     assert not taken(SETTLED, proven)
 
 
@@ -120,7 +122,7 @@ def test_a_saving_counts_by_the_fraction_that_swaps_delivered() -> None:
 
 
 def test_a_plan_that_breaks_its_promise_is_judged_before_its_time() -> None:
-    young = PlanPerformance(1, newest_s=(50.0,))
+    young = PlanPerformance(1, whole_s=(50.0,))
     assert not decided(10, young).adopt
     assert not decided(10, replace(young, promised_s=40.0)).adopt
     assert decided(10, replace(young, promised_s=30.0)).adopt

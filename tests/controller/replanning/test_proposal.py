@@ -29,7 +29,7 @@ def proposed(
 def test_a_link_carries_at_least_the_bytes_of_its_rounds() -> None:
     """A link is believed to carry 5 Mbit/s, but its rounds of 1 s need 33 Mbit/s."""
     view, current, _ = triangle(5)
-    found = proposed(view, current, PlanPerformance(10, newest_s=(1.0, 1.02)))
+    found = proposed(view, current, PlanPerformance(10, whole_s=(1.0, 1.02)))
     assert found.view.links["a->b"].rate_bps == pytest.approx(8 * 4e6 * 1514 / 1448)
     assert found.view.links["a->c"].rate_bps == view.links["a->c"].rate_bps
     assert not found.decision.adopt
@@ -39,12 +39,12 @@ def test_a_link_carries_at_least_the_bytes_of_its_rounds() -> None:
 def test_rates_that_are_told_stay(knowledge: str) -> None:
     view, current, _ = triangle(5)
     told = replace(view, knowledge=knowledge)  # type: ignore[arg-type]
-    assert proposed(told, current, PlanPerformance(10, newest_s=(1.0, 1.02))).view == told
+    assert proposed(told, current, PlanPerformance(10, whole_s=(1.0, 1.02))).view == told
 
 
 def test_a_link_that_fell_since_carries_less_than_in_the_rounds_before() -> None:
     view, current, _ = triangle(5)
-    found = proposed(view, current, PlanPerformance(10, newest_s=(1.0, 1.02), since_last_s=5.0, fell=True))
+    found = proposed(view, current, PlanPerformance(10, whole_s=(1.0, 1.02), since_last_s=5.0, since_fall=0))
     assert found.view == view and found.decision.adopt
 
 
@@ -53,7 +53,7 @@ def test_a_link_that_fell_since_carries_less_than_in_the_rounds_before() -> None
 def test_neither_plan_is_expected_to_take_less_than_the_bound(direct: float, round_s: float, learned: float) -> None:
     view, current, other = triangle(direct)
     predictor = RoundPredictor().with_ratio(current, learned).with_ratio(other, learned)
-    found = proposed(view, current, PlanPerformance(10, newest_s=(round_s, round_s)), predictor)
+    found = proposed(view, current, PlanPerformance(10, whole_s=(round_s, round_s)), predictor)
     least_s = bound(found.view).seconds * (1 - 1e-6)
     assert found.decision.proposed_s >= least_s
     assert found.decision.current_s is not None and found.decision.current_s >= least_s
