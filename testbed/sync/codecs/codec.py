@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from abc import ABC, abstractmethod
+from math import isfinite
 
 import torch
 
@@ -86,12 +87,10 @@ class Half(Codec):
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Return the bytes of the values as 16-bit floats, rounded to nearest, ties to even."""
-        rounded = values.to(self._dtype)
-        beyond = rounded.isinf()
-        if beyond.any():
-            beyond &= values.isfinite()
-            rounded[beyond] = values[beyond].clamp(-self._most, self._most).to(self._dtype)
-        return rounded.view(torch.uint8)
+        bounded = values.clamp(-self._most, self._most)
+        if not isfinite(values.sum()):  # to look at each value by itself would take five times as long
+            bounded = torch.where(values.isinf(), values, bounded)
+        return bounded.to(self._dtype).view(torch.uint8)
 
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
         """Return the 16-bit floats as float32, without loss."""
