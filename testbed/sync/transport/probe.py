@@ -130,9 +130,8 @@ class ProbeSender:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        waiting: dict[
-            str, tuple[Probe, float]
-        ] = {}  # a look at the path to each peer, and when it leaves at the latest
+        # The probe that is due at each peer, and when it leaves at the latest (monotonic).
+        waiting: dict[str, tuple[Probe, float]] = {}
         while not self._closed.is_set():
             with suppress(queue.Empty):
                 if (probe := self._probes.get(timeout=POLL_S if waiting else None)) is None:
