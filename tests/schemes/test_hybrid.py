@@ -122,6 +122,14 @@ def beside_steps_by_hand() -> tuple[torch.Tensor, torch.Tensor]:
     return common[-1], common[-2]
 
 
+def descend(strategy: Hybrid, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Take steps along a gradient of 1 everywhere, for ROUNDS rounds."""
+    while strategy.periods < ROUNDS:
+        optimizer.zero_grad()
+        sum(parameter.sum() for parameter in net.parameters()).backward()
+        optimizer.step()
+
+
 def test_steps_may_change_from_round_to_round(tmp_path: Path) -> None:
     """m0 is told to take 1, then 3 and then 4 steps; divided by its work, each round's change counts the same."""
     told = {"m0": [1, 3, 4, 4], **{member: [STEPS[member]] * 4 for member in MEMBERS[1:]}}
@@ -135,10 +143,7 @@ def test_steps_may_change_from_round_to_round(tmp_path: Path) -> None:
             return count, count / MEAN
 
         with hybrid(session, net, optimizer, due) as strategy:
-            while strategy.periods < ROUNDS:
-                optimizer.zero_grad()
-                sum(parameter.sum() for parameter in net.parameters()).backward()
-                optimizer.step()
+            descend(strategy, net, optimizer)
         return flat(net)
 
     for parameters in run(tmp_path, PLAN, train).values():
@@ -153,10 +158,7 @@ def test_without_an_assignment_changes_are_divided_by_the_steps_of_the_options(t
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         training = RoundTraining(session, list(net.parameters()), 1.0, steps=lambda: STEPS[session.name])
         with around(build(HybridOptions(every=every, outer=MEANS), training), optimizer) as strategy:
-            while strategy.periods < ROUNDS:
-                optimizer.zero_grad()
-                sum(parameter.sum() for parameter in net.parameters()).backward()
-                optimizer.step()
+            descend(strategy, net, optimizer)
         return flat(net)
 
     for parameters in run(tmp_path, PLAN, train).values():
