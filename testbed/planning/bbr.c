@@ -11,9 +11,14 @@
 #define PHASES 8
 #define CRUISE 2
 #define LOSSY (50.0 / 256) /* lost to delivered */
+#define STARTUP_TRIPS 3
 #define LOSSY_TRIPS 4
 #define ALIKE (1.0 / 8)
 #define HELD_TRIPS 48
+/* The constants of testbed/sync/transport/startup.py. */
+#define SLOW 0.5
+#define GROWN 1.4
+#define WAIT_S 1.0
 /* Rates that differ by less than this part are equal. */
 #define SAME 1e-6
 
@@ -86,6 +91,33 @@ static void lose(struct bbr *c, bool lossy, double seconds)
     c->lossy_rate = rate;
 }
 
+/* Begin again at STARTUP if that is due; `calm`: whether the last round trip had neither losses nor a queue. */
+static void restart(struct bbr *c, double now_s, bool calm)
+{
+    double rate = c->held_trips > 0 ? c->held : c->estimate;
+    c->highest = fmax(c->highest, rate);
+    if (c->startup > 0) {
+        c->lowest = 0;
+        return;
+    }
+    if (rate > SLOW * c->highest) {
+        c->lowest = 0;
+        c->wait_s = WAIT_S;
+        return;
+    }
+    c->lowest = c->lowest > 0 ? fmin(c->lowest, rate) : rate;
+    bool rises = rate >= GROWN * c->lowest;
+    if (!calm || !(rises || now_s >= c->due_s))
+        return;
+    c->wait_s *= rises ? 1 : 2;
+    c->due_s = now_s + c->wait_s;
+    c->lowest = c->held_trips = c->lossy_rate = 0;
+    forget_losses(c);
+    memset(c->samples, 0, sizeof c->samples);
+    learn(c, rate);
+    c->startup = STARTUP_TRIPS;
+}
+
 void bbr_trip(struct bbr *c, double now_s, bool sends)
 {
     double seconds = (sends || c->paused > 0 ? now_s : c->stopped_s) - c->began_s;
@@ -98,7 +130,9 @@ void bbr_trip(struct bbr *c, double now_s, bool sends)
         return;
     }
     double before = c->estimate;
-    bool probed = c->phase == 0 && whole && !(c->first > 0);
+    bool counts = whole && !(c->first > 0);
+    bool lossy = counts && wanted >= (1 + LOSSY) * sample, queued = c->stretched > 0;
+    bool probed = c->phase == 0 && counts;
     c->samples[(int)fmod(c->trips, BBR_SAMPLES)] = 0;
     double back = (sample + c->last) / 2;
     if (!(c->first > 0) && (!(c->paused > 0) || back > c->estimate) && sample > 0)
@@ -110,18 +144,19 @@ void bbr_trip(struct bbr *c, double now_s, bool sends)
             c->phase = CRUISE;
     } else if (c->startup > 0) {
         if (c->estimate >= GROWTH * before * (1 - SAME))
-            c->startup = 3;
-        else if (whole && !(c->first > 0))
+            c->startup = STARTUP_TRIPS;
+        else if (counts)
             c->startup--;
         if (!(c->startup > 0))
             c->phase = CRUISE;
     } else {
-        lose(c, whole && !(c->first > 0) && wanted >= (1 + LOSSY) * sample, seconds);
+        lose(c, lossy, seconds);
         if (c->phase > 0)
             c->phase = fmod(c->phase + 1, PHASES);
         else if (probed && c->estimate <= before * (1 + SAME))
             c->phase = 1;
     }
+    restart(c, now_s, counts && !lossy && !queued);
     if (sends)
         begin(c, now_s);
     else

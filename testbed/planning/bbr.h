@@ -9,6 +9,8 @@
  *               the program had nothing to send count only if they show more; the first after a pause does not count
  *     policed   if twice four round trips lost a fifth and brought the same rate, the connection takes the path for policed,
  *               and keeps to that rate for 48 round trips (lt_bw in the kernel)
+ *     restart   a member lets a connection begin again at STARTUP if it sends at most half as fast as it once did, without
+ *               losses or a queue: `StartUp` of testbed/sync/transport/startup.py
  *
  * A link that falls below the estimate has a full queue, which holds a round trip of the link's rate: round trips are then
  * twice as long, and bytes beyond the link's rate are lost. The model leaves retransmissions out: bytes beyond the link's
@@ -34,6 +36,9 @@ struct bbr {
     double held_trips;           /* round trips for which the connection still keeps to it */
     double lossy_trips, lossy_bytes, lossy_s, lossy_rate; /* the interval with losses so far; the rate of the one before */
     double stopped_s;            /* when the connection last stopped sending */
+    double highest;              /* the highest estimate so far */
+    double lowest;               /* the lowest one while it is at most half of that; 0 otherwise */
+    double due_s, wait_s;        /* when it may begin again although it does not grow; the wait until then */
     /* The current round trip: */
     double began_s, ends_s;      /* INFINITY without one */
     double bytes;                /* sent so far */

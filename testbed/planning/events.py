@@ -36,8 +36,9 @@ CONNECTION = np.dtype(
         ("estimate", "f8"),
         ("samples", "f8", 10),
         *((name, "f8") for name in ("trips", "startup", "phase", "held", "held_trips")),
-        *((name, "f8") for name in ("lossy_trips", "lossy_bytes", "lossy_s", "lossy_rate")),
-        *((name, "f8") for name in ("stopped_s", "began_s", "ends_s", "bytes", "last", "paused", "first", "stretched")),
+        *((name, "f8") for name in ("lossy_trips", "lossy_bytes", "lossy_s", "lossy_rate", "stopped_s")),
+        *((name, "f8") for name in ("highest", "lowest", "due_s", "wait_s")),
+        *((name, "f8") for name in ("began_s", "ends_s", "bytes", "last", "paused", "first", "stretched")),
     ]
 )
 

@@ -37,7 +37,7 @@ AHEAD_S, FURTHER = 4.0, 4.0
 BELIEVED_S, PROBE_RTT_S = 10.0, 0.2
 
 #: The fields of a connection's row that are moments.
-MOMENTS = ("stopped_s", "began_s", "ends_s")
+MOMENTS = ("stopped_s", "due_s", "began_s", "ends_s")
 
 #: The round trip assumed of a path without delay, a queue's worth, and of one without a route, TCP's first guess.
 LEAST_TRIP_S, NO_TRIP_S = 1e-3, 1.0

@@ -106,16 +106,27 @@ def test_a_fall_of_less_than_ten_round_trips_is_forgotten() -> None:
     assert trips_until(1e6, ended_s, sizes, 1.5) < 1
 
 
+#: A link that loses much from the tenth round trip on, so that BBR takes it for policed.
+LOW, HIGH = 2.5e5, 1e6
+#: BBR believes so twice four round trips of double length after the fall.
+POLICED = 10 + 2 * 8
+
+
 def test_where_much_is_lost_it_believes_in_a_policer_and_keeps_to_its_rate_for_48_round_trips() -> None:
-    low, high = 2.5e5, 1e6
-    rates = [(0.0, high), (1.0, low), (4.0, high)]
-    connection = knowing(high)
-    ended_s, sizes = sent(rates, 8_000_000, connection)
-    kept = trips_until(1.3 * low, ended_s, sizes, 4.0)
-    # It believes so twice four round trips of double length after the fall at the tenth, and a rise takes 8 + 2 + 2.
-    until = 10 + 2 * 8 + 48 - 40
-    assert until <= kept <= until + 12
-    assert connection["estimate"][0] == pytest.approx(high, rel=0.05)
+    connection = knowing(HIGH)
+    sent([(0.0, HIGH), (1.0, LOW)], int(HIGH + LOW * (POLICED - 10 + 1) * TRIP_S), connection)
+    assert connection["held"][0] == pytest.approx(LOW, rel=0.1)
+    assert 48 - 8 <= connection["held_trips"][0] <= 48
+
+
+@pytest.mark.parametrize("fallen_s", [3.0, 9.0, 30.0])
+def test_a_path_taken_for_policed_is_filled_soon_after_its_rise_because_start_up_begins_again(fallen_s: float) -> None:
+    up_s = 1.0 + fallen_s
+    connection = knowing(HIGH)
+    ended_s, sizes = sent([(0.0, HIGH), (1.0, LOW), (up_s, HIGH)], int(HIGH * 6 + LOW * fallen_s), connection)
+    # It probes at the latest after eight round trips, and start-up takes two to four.
+    assert trips_until(0.9 * HIGH, ended_s, sizes, up_s) <= 8 + 4
+    assert connection["estimate"][0] == pytest.approx(HIGH, rel=0.05)
 
 
 def test_a_pause_of_the_program_leaves_the_estimate_as_it_is() -> None:

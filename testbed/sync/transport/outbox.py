@@ -15,6 +15,7 @@ channel n - 1 alone, so no cycle of channels can deadlock.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.probe import ProbeSender
 from testbed.sync.transport.send_queue import Feed, Priority, SendQueue
 from testbed.sync.transport.sender import Sender
+from testbed.sync.transport.startup import StartUp, StartUps
 
 #: A peer and the channel to it.
 Hop = tuple[str, int]
@@ -124,6 +126,7 @@ class Outbox:
         self._dropped_s = 0.0
         self._leaving = False
         self._prober = ProbeSender(settings, roster, self._sends)
+        self._start_ups = StartUps(settings.member, self._connections)
 
     @property
     def head_bytes(self) -> int:
@@ -264,6 +267,7 @@ class Outbox:
         with self._guard:
             self._leaving = True
         self._prober.close()
+        self._start_ups.close()
         for channel in sorted({channel for _, channel in self._hops()}, reverse=True):
             if channel and await_channel:
                 began = time.monotonic()
@@ -282,6 +286,7 @@ class Outbox:
             self._leaving = True
             senders = list(self._senders.values())
         self._prober.close()
+        self._start_ups.close()
         for sender in senders:
             sender.abort()
         for sender in senders:
@@ -317,7 +322,13 @@ class Outbox:
                             its.queue.defer_to(queue)
                 sender = Sender(peer, self._roster[peer], self._settings, self._wire, self._on_failure, channel, queue)
                 self._senders[hop] = sender
+                self._start_ups.start()
             return sender
+
+    def _connections(self) -> list[tuple[socket.socket, StartUp]]:
+        with self._guard:
+            senders = list(self._senders.values())
+        return [each for sender in senders for each in sender.start_ups()]
 
 
 def _sample(peer: str, channels: Mapping[int, Sender]) -> PeerSample | None:

@@ -14,6 +14,7 @@ from testbed.sync.transport import handshake, sockets, tcpinfo
 from testbed.sync.transport.frame import DIRECT, FETCH, TAKEN, WELCOME, FrameFormat, Greeting
 from testbed.sync.transport.handshake import CLOSE_S, TransportSettings
 from testbed.sync.transport.send_queue import SendQueue
+from testbed.sync.transport.startup import StartUp
 from testbed.sync.transport.tcpinfo import TcpInfo
 
 #: Seconds between two readings of TCP's limits. They at most double in a round trip; a reading costs 10 µs.
@@ -47,7 +48,8 @@ class _Pace:
             info = tcpinfo.read(self._connection)
             self._allowed = info.allowed_bytes_s(self._paced), info.burst_bytes_s(self._paced)
         if rested and self._paced:
-            gain = tcpinfo.probing_gain(self._connection)
+            view = tcpinfo.bbr(self._connection)
+            gain = view.probing_gain if view else 1.0
             return int(self._allowed[0] / gain), int(self._allowed[1] / gain)
         return self._allowed
 
@@ -89,6 +91,7 @@ class Sender:
         self._changed = threading.Condition()
         self._aborted = threading.Event()
         self._connections: list[socket.socket] = []
+        self._start_ups = [StartUp() for _ in range(settings.streams)]
         self._last: list[TcpInfo] = [tcpinfo.NOTHING] * settings.streams
         self._threads = [
             threading.Thread(
@@ -118,6 +121,10 @@ class Sender:
             with suppress(OSError):
                 found[i] = tcpinfo.read(connection)
         return found
+
+    def start_ups(self) -> list[tuple[socket.socket, StartUp]]:
+        """Return each connection, with its record of when it is to begin again."""
+        return list(zip(self._connections, self._start_ups, strict=False))
 
     def queueing(self) -> bool:
         """Return whether packets wait on the path of any connection."""

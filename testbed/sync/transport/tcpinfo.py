@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 #: `struct tcp_info` of linux/tcp.h up to tcpi_sndbuf_limited: 8 bytes of flags, 24 u32, 4 u64, 6 u32, 4 u64.
 _LAYOUT = struct.Struct("<8x24I4Q6I4Q")
@@ -16,7 +17,7 @@ _PACING, _BYTES_ACKED, _UNSENT, _MIN_RTT, _DATA_SEGMENTS_IN = 24, 26, 30, 31, 32
 _DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
 
 #: `struct tcp_bbr_info` of linux/inet_diag.h: two halves of the bandwidth, the least round trip, two gains in 1/256.
-_CC_INFO, _BBR_INFO, _PACING_GAIN, _GAIN_UNIT = 26, struct.Struct("<5I"), 3, 256
+_CC_INFO, _BBR_INFO, _GAIN_UNIT = 26, struct.Struct("<Q3I"), 256
 
 #: BBR's gain while it probes for bandwidth. At start-up the gain is 2.89.
 PROBING = 1.25
@@ -150,19 +151,50 @@ def packets_in(connection: socket.socket) -> tuple[int, int]:
     return fields[_DATA_SEGMENTS_IN], fields[-1]
 
 
-def probing_gain(connection: socket.socket) -> float:
-    """Return BBR's gain over its estimate of the path while it probes for bandwidth, one round trip of eight.
+class BbrInfo(NamedTuple):
+    """BBR's view of a connection's path."""
 
-    The result is 1 otherwise: at start-up, and for any other congestion control.
+    #: The estimate of the path's rate.
+    bytes_s: int
+    #: The pace as a multiple of the estimate.
+    gain: float
+
+    @property
+    def probing_gain(self) -> float:
+        """The gain while BBR probes for bandwidth, one round trip of eight; otherwise 1, also at start-up."""
+        return self.gain if 1.0 < self.gain <= PROBING else 1.0
+
+
+def bbr(connection: socket.socket) -> BbrInfo | None:
+    """Return BBR's view of a connection's path, or None if another congestion control is in force.
+
+    Raises:
+        OSError: The connection is closed.
     """
     raw = connection.getsockopt(socket.IPPROTO_TCP, _CC_INFO, _BBR_INFO.size)
     if not paces(connection) or len(raw) < _BBR_INFO.size:
-        return 1.0
-    gain = _BBR_INFO.unpack(raw)[_PACING_GAIN] / _GAIN_UNIT
-    return gain if 1.0 < gain <= PROBING else 1.0
+        return None
+    bytes_s, _, gain, _ = _BBR_INFO.unpack(raw)
+    return BbrInfo(bytes_s, gain / _GAIN_UNIT)
 
 
 def paces(connection: socket.socket) -> bool:
     """Return whether the connection's congestion control paces packets itself."""
-    name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-    return name.startswith(b"bbr")
+    return _control(connection).startswith(b"bbr")
+
+
+def begin_again(connection: socket.socket) -> None:
+    """Let the congestion control forget what it knows of the path, and begin at start-up.
+
+    The kernel does so when another congestion control is set; reno is the one that each kernel has.
+
+    Raises:
+        OSError: The connection is closed.
+    """
+    control = _control(connection)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+
+
+def _control(connection: socket.socket) -> bytes:
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
