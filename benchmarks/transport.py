@@ -1,6 +1,6 @@
 """Measure what part of a long link TCP fills: one flow with fitted buffers and the kernel's, several on a lossy path.
 
-    sudo python -m benchmarks.transport [--only buffers|loss|share]
+    sudo python -m benchmarks.transport [--only buffers|loss|share|rise]
 
 Each figure is the goodput of iperf3 in the workers' namespaces, as its server counts it over the seconds 5 to 25,
 divided by the ideal: 1448/1514 of the link's rate. A flow takes half a minute.
@@ -11,6 +11,10 @@ loss: 1 flow, and as many as `sync.streams` takes, over 100 Mbit/s and a round t
     packets, under each congestion control. The target is 90 % for the best of them.
 share: One flow under BBR beside one flow under cubic, over that path without and with the loss, and what the flow under
     cubic has there alone. Its target is a third of BBR's goodput, or of its own goodput alone if that is less.
+rise: One connection under BBR over 10 Mbit/s and a round trip of 150 ms, which fall to a twentieth for 15 s. The link
+    counts what it carries in the 15 s after the rise, as a part of what it carried in 5 s before the fall. Members let
+    such a connection begin again (`testbed.sync.transport.startup`); beside it stands one that the kernel has alone.
+    The target is 80 %. Each takes 40 s.
 
 The exit code is 1 where a figure is missed; `--quick` judges one measurement of each.
 """
@@ -20,6 +24,7 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -39,12 +44,18 @@ LONG_PATH = {"rate": "140mbit", "delay": "109ms"}
 LOSSLESS_PATH = {"rate": "100mbit", "delay": "75ms"}
 LOSSY_PATH = {**LOSSLESS_PATH, "loss": "0.1%"}
 
+#: The path whose rate rises, and its rate while it is low.
+RISING_PATH, LOW = {"rate": "10mbit", "delay": "75ms"}, "0.5mbit"
+#: Seconds before the fall, of which the last count; of the fall; and counted after the rise.
+BEFORE_S, COUNTED_S, FALLEN_S, RISEN_S = 10.0, 5.0, 15.0, 15.0
+
 BEGIN_S, END_S = 5, 25
-#: Targets, as parts of the ideal: for one flow with fitted buffers, and for the best on the lossy path.
-WANTED, WANTED_LOSSY = 0.93, 0.9
+#: Targets, as parts of the ideal: for one flow with fitted buffers, for the best on the lossy path, and after a rise.
+WANTED, WANTED_LOSSY, WANTED_RISEN = 0.93, 0.9, 0.8
 #: The largest ratio of two flows' goodputs at one bottleneck.
 MOST_UNEQUAL = 3.0
 REPEATS, QUICK_REPEATS = 3, 1
+COMPARISONS = ("buffers", "loss", "share", "rise")
 #: iperf3's server listens within this.
 LISTEN_S = 0.5
 FIRST_PORT = 5201
@@ -100,6 +111,40 @@ def measure(path: Mapping[str, str], *flows: Flows, fitted: bool = True) -> tupl
                 raise RuntimeError(f"`{' '.join(words)}` failed: {said.decode().strip()}")
         parts = [goodput_bps(json.loads(server.communicate()[0])) / ideal_bps for server in servers]
         return parts, network.shaper.name
+
+
+def measure_rise(again: bool) -> tuple[float, str]:
+    """Return what a link carries after its rise, as a part of what it carried before its fall, and the backend's name.
+
+    Args:
+        again: True if the connection begins again as those of members do.
+    """
+    value = {"name": "transport", "sites": dict.fromkeys("ab", {"workers": 1})}
+    topology = Topology.from_value({**value, "links": [{"between": ["a", "b"], **RISING_PATH}]}, Path("transport.yaml"))
+    with Testbed(topology, workers="namespaces") as testbed, ExitStack() as stack:
+        network = testbed.network
+        source, target = topology.workers
+        where = [network.address(target), str(FIRST_PORT)]
+        for worker, words in (
+            (target, ["receive", *where]),
+            (source, ["send", *where, "bbr", *(["again"] if again else [])]),
+        ):
+            process = network.container(worker.name).popen([sys.executable, "-m", "benchmarks.support.bulk", *words])
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        link = testbed.links["a->b"]
+
+        def bytes_s(seconds: float) -> float:
+            began_s, before = time.monotonic(), link.counters.bytes
+            time.sleep(seconds)
+            return (link.counters.bytes - before) / (time.monotonic() - began_s)
+
+        time.sleep(BEFORE_S - COUNTED_S)
+        high = bytes_s(COUNTED_S)
+        link.change(rate=LOW)
+        time.sleep(FALLEN_S)
+        link.change(rate=RISING_PATH["rate"])
+        return bytes_s(RISEN_S) / high, network.shaper.name
 
 
 class Measured:
@@ -174,6 +219,23 @@ class Measured:
         self.missed += missed
         self.figures["share"] = figures
 
+    def rise(self) -> None:
+        """Compare connections after a rise of their link."""
+        found: dict[str, list[float]] = {}
+        for name in ("BBR alone", "begins again"):
+            for number in range(self._repeats):
+                progress(f"rise, {name}, {number + 1} of {self._repeats}")
+                part, self.backend = measure_rise(again=name == "begins again")
+                found.setdefault(name, []).append(part)
+        self._add(
+            f"10 Mbit/s, 150 ms, after {FALLEN_S:g} s at a twentieth: carried in {RISEN_S:g} s, of what was before the fall",
+            ("connection",),
+            [(name, *_spread(parts)) for name, parts in found.items()],
+            f"the one that begins again wants {WANTED_RISEN:.0%} at the median",
+            [] if statistics.median(found["begins again"]) >= WANTED_RISEN else ["it"],
+        )
+        self.figures["risen_ratio"] = found
+
     def _add(
         self, title: str, keys: tuple[str, ...], rows: list[tuple[str, ...]], want: str, missed: list[str]
     ) -> None:
@@ -185,10 +247,10 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure the asked comparisons, print their tables, and return the exit code."""
     options = Options(__doc__)
     options.add_repeats(REPEATS, QUICK_REPEATS)
-    options.add_argument("--only", choices=("buffers", "loss", "share"), help="one of the three comparisons")
+    options.add_argument("--only", choices=COMPARISONS, help="one of the comparisons")
     asked = options.parse(words)
     measured = Measured(asked.repeats)
-    for name in ("buffers", "loss", "share"):
+    for name in COMPARISONS:
         if asked.only in (None, name):
             getattr(measured, name)()
     show(measured.tables, measured.figures, as_json=asked.json, backend=measured.backend)
