@@ -223,8 +223,10 @@ def _past_run(path: Path) -> PastRun | None:
         began_s = float(manifest.get("started_s", path.stat().st_mtime))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    size = _size_of(path)
-    return PastRun(id_, path, experiment, began_s, GOING_ON if is_going_on(manifest) else _end_state(path), size)
+    state = _end_state(path)
+    # A process may make several runs: one that has its summary is over, although its process goes on.
+    state = GOING_ON if state == CUT_OFF and is_going_on(manifest) else state
+    return PastRun(id_, path, experiment, began_s, state, _size_of(path))
 
 
 def _size_of(folder: Path) -> int:
@@ -247,7 +249,10 @@ def _end_state(path: Path) -> str:
 
 
 def is_going_on(manifest: Mapping[str, Any]) -> bool:
-    """Return whether a manifest's run is going on, on this machine; False for manifests of earlier versions."""
+    """Return whether the process of a manifest's run is alive on this machine; False for manifests of earlier versions.
+
+    The process may have ended this run and make others: a run that has a summary is over.
+    """
     try:
         return ProcessIdentity(**manifest["process"]).is_running
     except (KeyError, TypeError):

@@ -52,6 +52,15 @@ def test_past_runs_are_listed_and_removed(tmp_path: Path) -> None:
     going.close()
 
 
+def test_a_run_that_has_its_summary_is_over_while_its_process_makes_others(tmp_path: Path) -> None:
+    first, second = (RunDirectory(name, tmp_path) for name in ("first", "second"))
+    first.write("summary.json", {"verdict": "trusted", "reasons": []})
+    assert [run.state for run in past_runs(tmp_path)] == ["trusted", "going on"]
+    assert remove_run(first.path).id == first.id
+    with pytest.raises(NotRemoved):
+        remove_run(second.path)
+
+
 def test_a_run_is_removed_from_within_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     older, run = RunDirectory("older", tmp_path), RunDirectory("run", tmp_path)
     run.write("manifest.json", {**(run.read_whole("manifest.json") or {}), "process": None})
