@@ -192,7 +192,11 @@ def _free(inside: Path, target: Path) -> Path:
 
 
 def _is_link(name: str, folder: int) -> bool:
-    return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    """Return whether a file is a link; False if a program of another launch removed it meanwhile."""
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _copy(name: str, folder: int, target: Path, most_bytes: int) -> int | str:

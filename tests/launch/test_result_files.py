@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,24 @@ def test_plain_files_are_copied_without_caches_and_what_is_left_out_is_named(lef
     assert copied == {name: name for name in ("a/b/kept.txt", "runs/model.pt", "sub/log")}
     assert (kept.files, kept.size) == (3, sum(map(len, copied)))
     assert sorted(name.split()[0] for name in kept.left_out) == ["etc", "holes", "latest", "sub/pipe"]
+
+
+def test_a_folder_that_another_program_removes_meanwhile_does_not_end_the_copy(
+    left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = os.fwalk
+
+    def removing(top: str, dir_fd: int) -> Iterator[tuple[str, list[str], list[str], int]]:
+        for found in walk(top, dir_fd=dir_fd):
+            if found[0] == top:
+                shutil.rmtree(left / "sub")
+            yield found
+
+    monkeypatch.setattr(os, "fwalk", removing)
+    kept = CopiedFiles()
+    take(left, tmp_path / "out", kept)
+    assert files(tmp_path / "out") == {name: name for name in ("a/b/kept.txt", "runs/model.pt")}
+    assert kept.left_out == []
 
 
 def test_names_of_any_bytes_and_any_depth_do_not_end_the_copy(left: Path, tmp_path: Path) -> None:
