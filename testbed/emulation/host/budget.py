@@ -159,11 +159,14 @@ def _step_cost(model: str, budget: Budget) -> float:
 
 
 def _peak(topology: Topology, changes: Iterable[LinkChange]) -> float:
-    """Return the bit/s of all links, each at the highest rate of its file, its trace and the changes to it."""
+    """Return the bit/s of all links, each at its highest rate: of its file or its trace, or of the changes to it.
+
+    A row of a trace without a rate leaves the link the rate of its file.
+    """
     peaks = {}
     for name, link in topology.links.items():
-        rows = link.trace.rows if link.trace else ()
-        peaks[name] = max([row.rate_bps for row in rows if row.rate_bps is not None], default=link.state.rate_bps)
+        own_bps, rows = link.state.rate_bps, link.trace.rows if link.trace else ()
+        peaks[name] = max([own_bps if row.rate_bps is None else row.rate_bps for row in rows], default=own_bps)
     for change in changes:
         if change.rate is not None and change.link in peaks:
             peaks[change.link] = max(peaks[change.link], change.rate)

@@ -56,6 +56,13 @@ def test_every_link_counts_both_ways_at_its_highest_rate(tmp_path: Path) -> None
 
 
 @pytest.mark.pure
+def test_a_row_without_a_rate_has_the_link_s_own(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("time_s,rate_mbps,delay_ms\n0,,50\n1,5,60\n2,,50\n")
+    traced = spoilt(TOPOLOGY, "links", 0, "forward", to={"trace": {"file": "trace.csv"}})
+    assert need(load(tmp_path, topology=traced), HOST).bits_per_second == 2 * (50e6 + 80e6)
+
+
+@pytest.mark.pure
 def test_a_network_to_swap_to_and_a_rate_to_change_to_count_too(tmp_path: Path) -> None:
     wider = spoilt(TOPOLOGY, "links", 0, "rate", to="500mbit")
     (tmp_path / "wider.yaml").write_text(yaml.safe_dump(wider))
