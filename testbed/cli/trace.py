@@ -19,9 +19,9 @@ from testbed.trace.forms import FORMS, Form, ImportedTrace, write_imported
 from testbed.trace.forms.pcap import STEP_S as CAPTURE_STEP_S
 from testbed.trace.forms.pcap import Flow, import_capture
 from testbed.trace.mahimahi import STEP_S, schedule_of, write_mahimahi
-from testbed.trace.read import TraceFile, format_of, read_trace
+from testbed.trace.read import Format, TraceFile, format_of, read_trace
 from testbed.trace.resample import MOST_ROWS, Resampled
-from testbed.trace.text import as_line
+from testbed.trace.text import as_line, unpacked_name
 from testbed.trace.trace import Trace, TraceError, with_possible_rates
 
 app = typer.Typer(no_args_is_help=True, help="Show, check, convert, import or generate trace files.")
@@ -116,8 +116,15 @@ def _origin(found: TraceFile) -> list[str]:
     return [f"from {found.path.name} ({found.format})", *([error_of(found.resampled)] if found.resampled else [])]
 
 
+def _format_to_write(target: Path) -> Format:
+    """Return the format of a file to write, by its ending. Raises TraceError for the ending of a compressed file."""
+    if (plain := unpacked_name(target)) != target:
+        raise TraceError(f"{target}: traces are written uncompressed; write {plain.name}, and then compress it")
+    return format_of(target, "")
+
+
 def _write(target: Path, trace: Trace, comments: list[str]) -> None:
-    format_ = format_of(target, "")
+    format_ = _format_to_write(target)
     if format_ == "iperf3":
         raise TraceError(f"{target}: iperf3's format can only be read; write .csv, .up or .down")
     check_new([target])
@@ -218,7 +225,7 @@ def _time(default: str) -> Any:
 
 
 def _generate(target: Path, generator: generators.Generator) -> None:
-    if format_of(target, "") != "csv":
+    if _format_to_write(target) != "csv":
         raise TraceError(f"{target}: a generated trace is CSV; name it .csv, then use `testbed trace convert`")
     check_new([target])
     trace = generator.trace()
