@@ -342,12 +342,13 @@ class Topology:
         read = cache(read_trace)  # many links may have the same file
         for number, entry in enumerate(parsed.links):
             a, b = entry.between
-            for source, target, own in ((a, b, entry.forward), (b, a, entry.backward)):
+            for source, target, side, own in ((a, b, "forward", entry.forward), (b, a, "backward", entry.backward)):
                 try:
                     link = _link(source, target, own.over(entry), file.parent, read)
                     links[link.name] = link
                 except TraceError as error:
-                    faults.append(Fault(f"links.{number}.trace", str(error), TRACE_REMEDY))
+                    field = f"links.{number}.trace" if own.trace is None else f"links.{number}.{side}.trace"
+                    faults.append(Fault(field, str(error), TRACE_REMEDY))
         recorded: dict[int, Trace] = {}
         for number, traffic in enumerate(parsed.traffic):
             try:

@@ -228,7 +228,7 @@ def test_a_trace_s_field_that_breaks_a_rule(reference: dict[str, Any], field: st
 @pytest.mark.parametrize("reference", [{"step": "100ms"}, {"end": "stop", "offset": "5s"}])
 def test_a_trace_that_cannot_be_replayed_as_asked(reference: dict[str, Any], traced: Path) -> None:
     error = refused(with_trace(file="trace.csv", **reference), traced)
-    assert error.fields == ("links.0.trace",)
+    assert error.fields == ("links.0.forward.trace",)
     assert "trace.csv: " in str(error)
 
 
@@ -242,7 +242,7 @@ def test_a_trace_without_a_rate_is_not_enough(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("time_s,delay_ms\n0,40\n")
     value = spoilt(with_trace(file="trace.csv"), "links", 0, "rate", to=...)
     error = refused(spoilt(value, "links", 0, "backward", to={"rate": "5mbit"}), tmp_path)
-    assert error.fields == ("links.0.trace",)
+    assert error.fields == ("links.0.forward.trace",)
     assert "paris->tokyo" in str(error)
 
 
@@ -425,7 +425,7 @@ def test_the_rows_of_all_links_with_traffic_are_bounded(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", ["missing.csv", "..", "a\0b", "x" * 5000])
 def test_a_trace_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
-    assert refused(with_trace(file=name), tmp_path).fields == ("links.0.trace",)
+    assert refused(with_trace(file=name), tmp_path).fields == ("links.0.forward.trace",)
 
 
 def test_a_fault_of_both_directions_is_said_once() -> None:
