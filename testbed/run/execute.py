@@ -34,6 +34,9 @@ from testbed.spec.experiment import Experiment
 #: The errors of a full disk, and of a user's exhausted quota.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
+#: The errors of an interrupt: of a command, and of a notebook or another program.
+INTERRUPTS = (Interrupted, KeyboardInterrupt)
+
 
 def is_of_full_disk(error: BaseException) -> TypeGuard[OSError]:
     """Return whether an error is that of a full disk or a used-up quota."""
@@ -99,7 +102,7 @@ def execute_experiment(
             if short := shortage([directory.path]):
                 raise CannotRun(short)
             return _execute(make_run(experiment, directory, display), strict, publish)
-        except Interrupted:
+        except INTERRUPTS:
             raise
         except (EmulationError, FileExistsError) as error:
             return _broken(directory, display, publish, in_full(error), error)
@@ -109,11 +112,13 @@ def execute_experiment(
                 text = f"the disk that {disk} is on is full ({error.strerror}); make room on it"
                 return _broken(directory, display, publish, text, error)
             if not (isinstance(error, SpecError) and directory.remove_if_empty()):
-                failed(directory, in_full(error))
+                failed(directory, in_full(error) or type(error).__name__)
             raise
-    except Interrupted as signal_:
+    except INTERRUPTS as interrupt:
         failed(directory, "the run was interrupted")
-        signal_.records, signal_.page = directory.path, _published(directory.path, publish, display)
+        page = _published(directory.path, publish, display)
+        if isinstance(interrupt, Interrupted):
+            interrupt.records, interrupt.page = directory.path, page
         raise
     finally:
         directory.close()

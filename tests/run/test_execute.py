@@ -181,6 +181,27 @@ def test_a_machine_that_breaks_is_the_run_s_failure_after_the_start_alone(
 
 
 @pytest.mark.local
+@pytest.mark.parametrize(
+    ("error", "reason"), [(KeyboardInterrupt(), "interrupted"), (AssertionError(), "AssertionError")]
+)
+def test_an_error_without_a_text_leaves_a_reason(
+    error: BaseException, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C in a notebook, where no command turns it into an Interrupted."""
+    monkeypatch.chdir(tmp_path)
+
+    def make_run(*_: object) -> Execution:
+        raise error
+
+    experiment, display = MagicMock(), Display(Console(file=io.StringIO()))
+    experiment.name = "pair"
+    with pytest.raises(type(error)):
+        execute_experiment(experiment, "pair", False, lambda run: run / "report.html", display, make_run)
+    (told,) = json.loads(Path("runs/latest/summary.json").read_text())["reasons"]
+    assert reason in told
+
+
+@pytest.mark.local
 def test_a_run_whose_output_nobody_reads_any_longer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of `testbed run … | head`."""
     monkeypatch.chdir(tmp_path)
