@@ -176,7 +176,8 @@ class Testbed:
 
         Args:
             topology: A topology, or the path of its file.
-            name: The network's name, by default the topology's. Two networks of one name cannot be up at once.
+            name: The network's name, by default the topology's: small letters, digits and dashes. Two networks of one
+                name cannot be up at once.
             backend: The shaping backend.
             workers: Containers, containers with these settings, or network namespaces.
             fit_transport: Whether workers' TCP buffers are sized for the network's paths.
@@ -185,12 +186,15 @@ class Testbed:
 
         Raises:
             SpecError: The file is wrong, or containers may not read the files they are given.
+            ValueError: No network can have the name.
             ModuleNotFoundError: Mininet is missing.
         """
         import mininet  # noqa: F401 - a missing Mininet is reported before a worker image is built
 
         self._topology = topology if isinstance(topology, Topology) else Topology.load(Path(topology))
         self.name = name or self._topology.name
+        if not label.is_name(self.name):
+            raise ValueError(f"{self.name!r} can't be the name of a network; write small letters, digits and dashes")
         self._backend: Backend = backend
         self._programs = ProgramContainers() if workers == "containers" else workers
         if self._programs != "namespaces":

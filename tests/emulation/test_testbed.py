@@ -76,6 +76,13 @@ def test_its_name_is_the_topologys_unless_another_is_given(line: Path) -> None:
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize("name", ["My Net", "a/b", "..", "andes_2"])
+def test_a_name_that_no_command_could_clean_is_refused(name: str, line: Path) -> None:
+    with pytest.raises(ValueError, match="small letters"):
+        Testbed(line, name=name)
+
+
+@pytest.mark.pure
 def test_a_user_without_root_is_told_so(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(EmulationError, match="sudo"):
