@@ -37,6 +37,7 @@ class RunLog:
         self.display = display
         self._samples: tuple[Mapping[str, Any], ...] = ()  # the last two: all would be 9 MiB an hour
         self._lines: list[str] = []  # the events as the terminal shows them, in rich's markup
+        self._told = 0  # of these lines; the display may have printed those of earlier runs
         self._states: dict[str, LinkState] = {}
         self._steps = RateSteps()
         self.events: list[dict[str, Any]] = []
@@ -95,7 +96,10 @@ class RunLog:
 
     def tell(self) -> None:
         """Print the events that were not printed yet, for a run whose progress is not shown."""
-        self.display.tell(self._lines)
+        fresh = self._lines[self._told :]
+        self._told += len(fresh)
+        for line in fresh:
+            self.display.say(f"  {line}")
 
     @property
     def by_hand(self) -> list[dict[str, Any]]:

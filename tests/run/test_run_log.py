@@ -92,6 +92,17 @@ def test_a_change_is_recorded_with_all_that_is_in_force_over_the_file(tmp_path: 
     assert printed.getvalue().count("change a->b by hand") == 1
 
 
+def test_the_next_run_on_a_display_prints_its_events_from_the_first_on(tmp_path: Path) -> None:
+    """As in a sweep of an experiment whose command trains."""
+    printed = io.StringIO()
+    display = Display(Console(file=printed))
+    for number in range(2):
+        run_log = RunLog(RunDirectory("run_log", tmp_path), display)
+        run_log.happened("down", f"a{number}-b")
+        run_log.tell()
+    assert [printed.getvalue().count(f"down a{number}-b") for number in range(2)] == [1, 1]
+
+
 def test_a_reason_in_brackets_is_shown_as_it_was_given(tmp_path: Path) -> None:
     printed = io.StringIO()
     run_log = RunLog(RunDirectory("run_log", tmp_path), Display(Console(file=printed)))

@@ -175,14 +175,14 @@ class Display:
         texts = [wrapped(Text.from_markup(line), self.console) for line in (*lines, *events)]
         self._live.update(Group(self._progress, *texts[:2], _link_table(snapshot), *texts[2:]))
 
-    def tell(self, events: Sequence[str]) -> None:
+    def _tell(self, events: Sequence[str]) -> None:
         """Print the events that were not printed yet."""
         for event in events[self._printed :]:
             self.say(f"  {event}")
         self._printed = max(self._printed, len(events))
 
     def _print_line(self, snapshot: Snapshot) -> None:
-        self.tell(snapshot.events)
+        self._tell(snapshot.events)
         now = time.monotonic()
         if now - self._last_line_s >= LINE_EVERY_S:
             self._last_line_s = now
