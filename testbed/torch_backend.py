@@ -44,13 +44,20 @@ def register() -> None:
 
 
 def stand_in_for_gloo() -> None:
-    """Make process groups of wan from now on where a script asks for gloo."""
-    import torch.distributed as dist
-    from torch.distributed import distributed_c10d
+    """Make process groups of wan from now on where a script asks for gloo.
 
-    for name in ("init_process_group", "new_group"):
+    A device mesh that finds no process group begins the first one itself, by a reference of its own. A mesh's further
+    groups keep the backends that `backend_override` names.
+    """
+    import torch.distributed as dist
+    from torch.distributed import device_mesh, distributed_c10d
+
+    for name, modules in (
+        ("init_process_group", (dist, distributed_c10d, device_mesh)),
+        ("new_group", (dist, distributed_c10d)),
+    ):
         ours = replacing(getattr(distributed_c10d, name), by_default=name == "init_process_group")
-        for module in (dist, distributed_c10d):
+        for module in modules:
             setattr(module, name, ours)
 
 

@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch.distributed import device_mesh, distributed_c10d
 
 from testbed import torch_backend
 
@@ -53,3 +55,20 @@ def test_what_takes_the_place_of_gloo_is_said(asked: str, got: str, caplog: pyte
     assert torch_backend.replacing(make, by_default=False)(asked, timeout=2.0) == (got, 2.0)
     assert bool(caplog.text) == ("gloo" in asked.lower())
     assert torch_backend.replacing(make, by_default=False)() == (None, 1.0), "new groups have the first one's"
+
+
+def test_the_first_group_is_of_wan_also_where_a_device_mesh_begins_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str | None] = []
+
+    def make(backend: str | None = None) -> None:
+        begun.append(backend)
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    for module in (dist, distributed_c10d, device_mesh):
+        for name in ("init_process_group", "new_group"):
+            monkeypatch.setattr(module, name, make)
+    torch_backend.stand_in_for_gloo()
+    for module in (dist, distributed_c10d, device_mesh):
+        vars(module)["init_process_group"]()
+    vars(device_mesh)["new_group"]("gloo")
+    assert begun == ["wan", "wan", "wan", "gloo"]
