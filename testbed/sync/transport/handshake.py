@@ -29,7 +29,7 @@ from typing import Final
 
 from testbed.sockets import Tls, peer_name
 from testbed.sync.errors import FrameError, ImpostorError
-from testbed.sync.transport.frame import GREETING_BYTES, NONCE_BYTES, Greeting
+from testbed.sync.transport.frame import GREETING_BYTES, NONCE_BYTES, WELCOME, Greeting
 
 #: The longest wait in seconds for a thread to end. Threads end at once; this limit is for a machine that is too busy.
 CLOSE_S: Final = 5.0
@@ -129,6 +129,21 @@ def _prove(
             member=peer,
         )
     connection.sendall(_proof(key, _CONNECTS, packed, peer, nonce))
+    connection.settimeout(None)
+
+
+def await_welcome(connection: socket.socket, deadline: float, given_up: Callable[[], bool]) -> None:
+    """Wait until a peer that was greeted on a channel for auxiliary routes takes frames to forward.
+
+    Args:
+        connection: The connection that `greet` returned.
+        deadline: The time (monotonic) at which to give up.
+        given_up: Returns True once the caller needs no connection any more.
+
+    Raises:
+        OSError: The connection ended, was given up, or the deadline has passed.
+    """
+    _receive(connection, len(WELCOME), deadline, given_up)
     connection.settimeout(None)
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import start
 from testbed.sync.transport import handshake, sockets, tcpinfo
-from testbed.sync.transport.frame import DIRECT, FETCH, TAKEN, WELCOME, FrameFormat, Greeting
+from testbed.sync.transport.frame import DIRECT, FETCH, TAKEN, FrameFormat, Greeting
 from testbed.sync.transport.handshake import CLOSE_S, TransportSettings
 from testbed.sync.transport.send_queue import SendQueue
 from testbed.sync.transport.startup import StartUp
@@ -201,9 +201,11 @@ class Sender:
 
         connection = sockets.connect(address, settings.timeout_s, self._aborted, settings.congestion, greet)
         if hello.channel:
-            connection.settimeout(settings.timeout_s)
-            sockets.receive(connection, memoryview(bytearray(len(WELCOME))))
-            connection.settimeout(None)
+            try:
+                handshake.await_welcome(connection, time.monotonic() + settings.timeout_s, self._aborted.is_set)
+            except OSError:
+                connection.close()
+                raise
         with self._changed:
             self._connections.append(connection)
             self._changed.notify_all()

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -319,6 +319,17 @@ def test_connecting_ends_when_it_is_given_up() -> None:
     sending.abort()
     assert sending.join(PATIENCE_S)
     assert not sending.await_connection(0)
+
+
+@pytest.mark.parametrize("end", [Sender.abort, Sender.finish])
+def test_a_wait_for_a_peer_that_takes_no_frames_yet_ends_when_it_is_given_up(
+    listener: socket.socket, end: Callable[[Sender], None]
+) -> None:
+    sending = Sender("b", listener.getsockname(), settings_of("a", 600.0), WIRE, lambda *_: None, channel=1)
+    with accept(listener):  # a peer that does not know the member's generation sends no WELCOME
+        end(sending)
+        assert sending.join(PATIENCE_S)
+    assert not sending.connected
 
 
 def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(listener: socket.socket) -> None:
