@@ -16,6 +16,7 @@ from testbed.protocol import ControlMessage, Goodbye, Renew, Stop
 from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.control_channel import ControlChannel
 from testbed.sync.errors import Stopped, SyncError
+from testbed.sync.executor import start
 from testbed.sync.transport import CLOSE_S
 
 #: The renewals within a lease: one may be late, and one lost with a connection.
@@ -65,9 +66,13 @@ class ControlConnection:
         self._renewing = threading.Thread(target=self.renew, name="renew", daemon=True)
 
     def start(self) -> None:
-        """Renew the lease, if there is one, on a thread until `close`."""
+        """Renew the lease, if there is one, on a thread until `close`.
+
+        Raises:
+            SyncError: No other thread can be started.
+        """
         if self._lease_s:
-            self._renewing.start()
+            start(self._renewing)
 
     def send(self, message: ControlMessage) -> None:
         """Send a message.
@@ -221,7 +226,7 @@ class ControlledMember(ABC):
 
     def _start(self) -> None:
         self._connection.start()
-        self._control.start()
+        start(self._control)
 
     def _goodbye(self, message: Goodbye) -> None:
         self._leaving = True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from testbed.protocol import FragmentDrift, PeerSample, Report, Train
 from testbed.sync.allreduce import RoundResult
 from testbed.sync.clock import SYSTEM, Clock
+from testbed.sync.executor import start
 from testbed.sync.transport import CLOSE_S
 
 
@@ -140,9 +141,10 @@ class ProgressReporter:
         self._thread: threading.Thread | None = None
 
     def start(self, member: str) -> None:
-        """Start to report, on a thread."""
-        self._thread = threading.Thread(target=self.run, name=f"{member}: progress", daemon=True)
-        self._thread.start()
+        """Start to report, on a thread. Raises SyncError if no other thread can be started."""
+        thread = threading.Thread(target=self.run, name=f"{member}: progress", daemon=True)
+        start(thread)
+        self._thread = thread
 
     def round_began(self) -> None:
         """Record that a round began; the previous one may still be running."""

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
+
+from testbed.errors import NO_THREAD
+from testbed.sync.control_connection import ControlConnection
+from testbed.sync.errors import SyncError
+from testbed.sync.reports import ProgressReporter
+from testbed.sync.transport import Listener, sockets
+from tests.sync.keys import settings_of
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -28,3 +39,29 @@ except SyncError as error:
 def test_a_thread_for_which_there_is_no_room() -> None:
     said = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True)
     assert "`to paris-w0`" in said.stdout, said
+
+
+def accept() -> None:
+    with sockets.listen("127.0.0.1", PATIENCE_S) as accepting:
+        Listener(accepting, settings_of("b"), cast(Any, None))
+
+
+def renew() -> None:
+    ControlConnection(cast(Any, None), "c", lambda: (), 1.0, cast(Any, None)).start()
+
+
+def report() -> None:
+    ProgressReporter(lambda: None).start("a")
+
+
+@pytest.mark.parametrize(("begin", "named"), [(accept, "`accept`"), (renew, "`renew`"), (report, "`a: progress`")])
+def test_each_part_of_a_member_names_the_thread_for_which_there_is_no_room(
+    begin: Callable[[], None], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError(NO_THREAD)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(SyncError) as caught:
+        begin()
+    assert named in str(caught.value)

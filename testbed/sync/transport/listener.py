@@ -104,6 +104,9 @@ class Listener:
     MAX_STRANGERS connections are not authenticated yet. A further one closes the oldest connection from the address
     that most of them come from, so an attacker at one address can't keep members out.
 
+    Raises:
+        SyncError: No other thread can be started.
+
     Attributes:
         refused: The number of connections that were closed because of an error of the other end.
     """
@@ -122,7 +125,11 @@ class Listener:
         self._complaints: set[str] = set()
         self._threads: set[threading.Thread] = set()
         self._acceptor = threading.Thread(target=self._accept, name="accept", daemon=True)
-        self._acceptor.start()
+        try:
+            start(self._acceptor)
+        except SyncError:
+            self._probes.close()
+            raise
 
     def arrivals(self) -> dict[str, tuple[Train, ...]]:
         """Return the trains that came from each peer since the last call."""
