@@ -171,6 +171,8 @@ class NodeConfiguration(Struct, frozen=True, forbid_unknown_fields=True):
     evaluates: tuple[Number, Number] | None = (1, 0)
     #: The iteration in which the member begins: 0, unless it joins while the others train.
     first: Number = 0
+    #: How long the others have trained by then.
+    elapsed_s: Seconds = 0.0
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> NodeConfiguration:

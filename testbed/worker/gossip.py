@@ -84,7 +84,7 @@ class PacedSteps:
         self._evaluated = -1
         self._slowness = Slowness(work)
         self._pace = Pace(work.step_seconds)
-        self._began_s = time.monotonic()
+        self._began_s = time.monotonic() - place.elapsed_s
         self._figures = StepFigures()
         model.skip(place.first * place.steps)
         model.compute()  # PyTorch sets up its kernels at the first step, which would then be late

@@ -15,6 +15,7 @@ from testbed.schemes import named
 from testbed.sync.rendezvous import Rendezvous
 from testbed.worker import learner
 from testbed.worker.gossip import PacedSteps, gathered, train
+from testbed.worker.pace import Slowness
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
 
@@ -74,3 +75,21 @@ def test_a_member_that_joins_again_goes_on_with_its_next_batch(tmp_path: Path) -
         steps, parameters = PacedSteps(model, work, place), gathered(model)
         changes.append([steps(parameters, step) for step in range(3 * first, 7)][-1])
     assert torch.equal(*changes)
+
+
+def test_a_member_that_joins_again_is_where_the_others_are_in_its_trace_of_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments: list[float] = []
+
+    def factor(slowness: Slowness, step: int, elapsed_s: float) -> float:
+        moments.append(elapsed_s)
+        return 1.0
+
+    monkeypatch.setattr(Slowness, "factor", factor)
+    work = workload(parameters=10)
+    for elapsed_s in (0.0, 5000.0):
+        place = NodeConfiguration("halos", (), (), {}, (), {}, elapsed_s=elapsed_s)
+        model = learner.make(work, tmp_path, torch.device("cpu"))
+        PacedSteps(model, work, place)(gathered(model), 0)
+    assert moments[0] < 5000 <= moments[1]

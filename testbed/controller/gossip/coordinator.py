@@ -57,6 +57,7 @@ class GossipCoordinator(Coordinator):
         self._joining: dict[str, tuple[str, int]] = {}
         #: Reports of lost peers that are not judged yet: why, by the member that reports and its peer.
         self._losses: dict[tuple[str, str], str] = {}
+        self._began_s = 0.0  # monotonic
 
     @property
     def present(self) -> frozenset[str]:
@@ -67,7 +68,7 @@ class GossipCoordinator(Coordinator):
 
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
         """Begin the run: send each member its job and the addresses of its peers."""
-        self.running = True
+        self.running, self._began_s = True, self.clocks.monotonic()
         self._roster = {member: hellos[member].address for member in self.spec.members}
         for member, job in self.spec.jobs.items():
             yield self._welcome(member, job)
@@ -230,6 +231,7 @@ class GossipCoordinator(Coordinator):
         log.info("%s joins in iteration %d", member, configuration.first)
         self._roster[member] = self._joining.pop(member)
         self.record_event("came", member, configuration.first)
+        configuration = replace(configuration, elapsed_s=self.clocks.monotonic() - self._began_s)
         return self._welcome(member, replace(self.spec.jobs[member], assignment=asdict(configuration)))
 
     def _welcome(self, member: str, job: Job) -> Tell:

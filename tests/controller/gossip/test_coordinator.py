@@ -17,6 +17,7 @@ from torch import Tensor
 from testbed.api.requests import ForcePolicy
 from testbed.controller.gossip.coordinator import GossipCoordinator
 from testbed.controller.model.actions import Action, Actions, After, Announce, Contradiction, Fail, Tell
+from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.coordinator import NotForMembers
 from testbed.controller.model.spec import ControllerSpec, Elasticity, GossipGraph
 from testbed.planning import View
@@ -39,6 +40,7 @@ from testbed.protocol import (
     Welcome,
 )
 from testbed.schemes import hop
+from testbed.simulation.event_queue import SimulatedClocks
 from testbed.sync.errors import Stopped
 from tests.controller.fleet import connect
 from tests.controller.runs import mesh, reaches, running, spec_of
@@ -238,11 +240,11 @@ def hello(name: str) -> Hello:
     return Hello(name, ("10.0.0.1", 4000))
 
 
-def begun() -> GossipCoordinator:
+def begun(clocks: Clocks = SYSTEM) -> GossipCoordinator:
     """A coordinator whose members have all come; it is told events and asked for actions, and nothing is sent."""
     spec = hop_spec()
     assert spec.graph is not None
-    coordinator = GossipCoordinator(spec, spec.graph)
+    coordinator = GossipCoordinator(spec, spec.graph, clocks)
     list(coordinator.begin({name: hello(name) for name in VIEW.names}))
     return coordinator
 
@@ -270,6 +272,21 @@ def test_the_others_are_told_of_a_death_and_asked_for_a_graph_with_one_that_come
         ("left", DIES, 0),
         ("came", DIES, 5),
     ]
+
+
+def test_a_member_that_comes_is_told_how_long_the_others_have_trained() -> None:
+    clocks = SimulatedClocks(1.7e9)
+    clocks.now_s = 20.0
+    coordinator = begun(clocks)
+    clocks.now_s += 70.0
+    list(coordinator.died(DIES, "killed"))
+    list(coordinator.join(hello(DIES)))
+    list(coordinator.proceed())
+    actions = [action for name in sorted(OTHERS) for action in coordinator.receive(PromiseGraph(name, 5))]
+    messages = [action.message for action in actions if isinstance(action, Tell)]
+    jobs = [message.job for message in messages if isinstance(message, Welcome)]
+    places = [NodeConfiguration.from_json(job.assignment) for job in jobs]
+    assert [(place.first, place.elapsed_s) for place in places] == [(5, 70.0)]
 
 
 def judged(coordinator: GossipCoordinator, losses: list[tuple[str, str]]) -> list[Action]:
