@@ -79,12 +79,23 @@ class Rendezvous:
 
 
 def rendezvous(
-    control: str, name: str, listen: str, device: str, timeout_s: float, token: str, tls: Tls | None = None
+    control: str,
+    name: str,
+    listen: str,
+    device: str,
+    timeout_s: float,
+    token: str,
+    tls: Tls | None = None,
+    on_wait: Callable[[ControlChannel], None] = lambda channel: None,
 ) -> Rendezvous:
-    """Join the run of the controller at `control`, and wait for the other members; see `sync.join`."""
+    """Join the run of the controller at `control`, and wait for the other members; see `sync.join`.
+
+    `on_wait` is called before that wait, with the channel whose `close` ends it.
+    """
     with ExitStack() as on_failure:
         accepting = on_failure.enter_context(open_listener(listen, timeout_s))
         channel = on_failure.enter_context(closing(ControlChannel(control, min(timeout_s, REACH_S), tls)))
+        on_wait(channel)
         hello = Hello(name, accepting.getsockname(), device, token)
         welcome = channel.greet(hello, timeout_s)
         on_failure.pop_all()

@@ -7,12 +7,14 @@ import logging
 import os
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from msgspec import structs
 from torch._C._distributed_c10d import TCPStore
@@ -20,6 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from testbed.schema import MOST_ROUND_TIMEOUT_S
 from testbed.sockets import Tls
+from testbed.sync.control_channel import ControlChannel
 from testbed.sync.environment import CONTROLLER, MemberEnvironment, address_towards, member_of
 from testbed.sync.errors import SyncError
 from testbed.sync.rendezvous import rendezvous
@@ -59,6 +62,8 @@ class GroupRendezvous:
         self._controller = controller
         self._environment = member_of(os.environ) if os.environ.get(CONTROLLER) else None
         self._own: OwnController | None = None
+        self._given_up = threading.Event()
+        self._waits_at: ControlChannel | None = None
         self.planned = among_all or self._environment is None
         if not self.planned and size > 1:
             log.warning("wan: a group of %d ranks uses gloo: the controller's plans are for all ranks", size)
@@ -71,12 +76,22 @@ class GroupRendezvous:
             on_failure: Called, on any thread, with the error that ends all rounds.
 
         Raises:
-            SyncError: A rank or the controller did not come in time, or the controller has other members.
+            SyncError: A rank or the controller did not come in time, the controller has other members, or the wait was
+                given up.
         """
-        member = self._environment or self._own_environment(timeout_s)
-        tls = None if member.tls is None else Tls(member.tls)
-        # Ranks may reach their first sum at very different times; gloo would wait for `timeout_s` as well.
-        joined = rendezvous(member.control, member.name, member.listen, "cpu", timeout_s, member.token, tls)
+        try:
+            member = self._environment or self._own_environment(timeout_s)
+            tls = None if member.tls is None else Tls(member.tls)
+            # Ranks may reach their first sum at very different times; gloo would wait for `timeout_s` as well.
+            joined = rendezvous(
+                member.control, member.name, member.listen, "cpu", timeout_s, member.token, tls, self._wait_at
+            )
+        except SyncError as error:
+            if self._given_up.is_set():
+                raise SyncError("the process group was aborted before all ranks had come", rule="aborted") from error
+            raise
+        finally:
+            self._waits_at = None
         job = structs.replace(joined.job, round_timeout_s=timeout_s)
         session = session_of(replace(joined, welcome=structs.replace(joined.welcome, job=job)), on_failure=on_failure)
         if (count := len(session.members)) != self._size:
@@ -87,6 +102,17 @@ class GroupRendezvous:
             )
         log.info("wan: %s joined %d ranks at %s", member.name, count, member.control)
         return session
+
+    def give_up(self) -> None:
+        """End the wait for the other ranks, in which another thread may be. Later waits end at once."""
+        self._given_up.set()
+        if (channel := self._waits_at) is not None:
+            channel.close()
+
+    def _wait_at(self, channel: ControlChannel) -> None:
+        self._waits_at = channel
+        if self._given_up.is_set():
+            channel.close()
 
     def close(self) -> None:
         """End the controller that this rank has started, if any, after all members have left it."""
@@ -111,18 +137,30 @@ class GroupRendezvous:
             except OSError as error:  # the other ranks wait for an answer
                 published = {"error": f"rank 0 can't start the controller: {error}"}
             self._store.set(KEY, json.dumps(published))
+        found = self._await_published(timeout_s)
+        if "error" in found:
+            raise SyncError(found["error"])
+        name = names[self._rank]
+        listen = address_towards(found["host"])
+        return MemberEnvironment(found["address"], name, listen, found["tokens"][name])
+
+    def _await_published(self, timeout_s: float) -> Any:
+        """Wait for the controller that rank 0 publishes in the store, and return what it has published.
+
+        Raises:
+            SyncError: Nothing was published in time, the wait was given up, or the store failed.
+        """
+        deadline = time.monotonic() + timeout_s
         try:
-            published = json.loads(self._store.get(KEY))
-        except RuntimeError as error:  # a timeout of the store, or the end of the process that keeps it
+            while not self._store.check([KEY]):
+                if self._given_up.wait(_POLL_S) or time.monotonic() >= deadline:
+                    raise TimeoutError(f"the wait of up to {timeout_s:g} s is over")
+            return json.loads(self._store.get(KEY))
+        except (TimeoutError, RuntimeError) as error:  # the store's error: the process that keeps it has ended
             text = (
                 "rank 0 named no controller, as it does at its first large sum: it came to none in time, or has ended"
             )
             raise SyncError(f"{text} ({error})", rule="no-controller") from error
-        if "error" in published:
-            raise SyncError(published["error"])
-        name = names[self._rank]
-        listen = address_towards(published["host"])
-        return MemberEnvironment(published["address"], name, listen, published["tokens"][name])
 
 
 def _host_of(store: Store) -> str:

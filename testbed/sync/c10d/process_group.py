@@ -196,6 +196,7 @@ class WanGroup(dist.ProcessGroup):
     def abort(self) -> None:
         """End the running collectives with an error, here and at the other ranks."""
         self._failure.set(SyncError("the process group was aborted"))
+        self._rendezvous.give_up()  # a thread at the first sum holds the guard while it waits for the other ranks
         if self._session is not None:
             self._session.abort("the process group was aborted")
         self._leave()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -51,6 +52,24 @@ def aborted_while_it_waits(rank: int) -> str:
     return said
 
 
+def aborted_before_another_comes(rank: int) -> str:
+    """Abort the group at rank 0, where a thread is at the first sum and waits for rank 1."""
+    group = dist.new_group(backend="wan")
+    said = ""
+    if rank == 0:
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(dist.all_reduce, torch.ones(LARGE), group=group)
+            until(lambda: group._rendezvous._waits_at is not None)
+            group.abort()
+            with pytest.raises(dist.DistBackendError) as failure:
+                waiting.result(TIMEOUT_S)
+        said = str(failure.value)
+    dist.barrier()
+    if rank == 1:
+        group.abort()
+    return said
+
+
 def trains_until_it_fails(rank: int) -> str:
     ddp = DistributedDataParallel(nn.Linear(200, 200))
     with pytest.raises(RuntimeError) as failure:
@@ -70,6 +89,12 @@ def test_groups_come_and_go(four: Ranks) -> None:
 def test_an_abort_is_an_error_at_the_others(four: Ranks) -> None:
     first, _, *others = four.do(aborted_while_it_waits)
     assert all("rank1" in said for said in (first, *others)), (first, others)
+
+
+def test_an_abort_ends_the_wait_for_ranks_that_have_not_come() -> None:
+    with Ranks(2) as ranks:
+        said, _ = ranks.do(aborted_before_another_comes)
+    assert "aborted" in said
 
 
 def killed_once_it_has_a_controller(rank: int, folder: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -13,6 +14,7 @@ from testbed import sync, torch_backend
 from testbed.sync.c10d import group_rendezvous, make_group
 from testbed.sync.c10d.group_rendezvous import GroupRendezvous, OwnController
 from testbed.sync.errors import SyncError
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -71,6 +73,33 @@ def test_a_rank_says_that_rank_0_has_not_come_to_its_first_sum(monkeypatch: pyte
     with pytest.raises(SyncError, match="rank 0") as caught:
         meeting.join(0.05, lambda error: None)
     assert caught.value.rule == "no-controller"
+
+
+def test_a_wait_for_rank_0_ends_when_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TESTBED_CONTROLLER", raising=False)
+    meeting = GroupRendezvous(dist.HashStore(), rank=1, size=2, among_all=True, controller=())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(meeting.join, 1800.0, lambda error: None)
+        meeting.give_up()
+        with pytest.raises(SyncError) as caught:
+            waiting.result(PATIENCE_S)
+    assert caught.value.rule == "aborted"
+
+
+def test_a_wait_for_the_other_ranks_ends_when_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("TESTBED_CONTROLLER", f"tcp:127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("TESTBED_MEMBER", "m0")
+        meeting = GroupRendezvous(dist.HashStore(), rank=0, size=2, among_all=True, controller=())
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(meeting.join, 1800.0, lambda error: None)
+            connection, _ = silent.accept()
+            with connection:
+                assert connection.recv(1) == b"{"  # of its hello
+                meeting.give_up()
+                with pytest.raises(SyncError) as caught:
+                    waiting.result(PATIENCE_S)
+    assert caught.value.rule == "aborted"
 
 
 def test_an_older_pytorch_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
