@@ -301,7 +301,8 @@ def _trials(record: RunRecord, history: _RoundHistory, adopted: Sequence[Mapping
         its = [seconds for _, seconds in history.rounds[first:last]]
         if before and its and median(its) < median(before):
             continue  # it was left because the network changed
-        longer_s = sum(seconds - back["proposed_s"] for _, seconds in history.rounds[first : last + 1])
+        usual_s = back["proposed_s"] if _of_rounds(back) else median(before or its)
+        longer_s = sum(seconds - usual_s for _, seconds in history.rounds[first : last + 1])
         yield TrialScore(back["last"], back["epoch"], tried[back["last"]]["at_s"], max(longer_s, 0.0))
 
 
