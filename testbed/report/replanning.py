@@ -387,7 +387,9 @@ def _true(
 
 
 def _of_rounds(line: Mapping[str, Any]) -> bool:
-    return _judged_by_rounds(line.get("policy") or "")
+    """Return whether a decision's seconds are of whole rounds. Earlier versions recorded the policy's name alone."""
+    own = line.get("own_measure")
+    return _judged_by_rounds(line.get("policy") or "") if own is None else not own
 
 
 @cache

@@ -451,6 +451,21 @@ def test_what_came_of_a_decision_is_measured_while_its_plan_was_in_force(recordi
     ]
 
 
+def test_a_prediction_by_a_policy_s_own_measure_is_no_time_of_rounds(recording: Path, browser: Browser) -> None:
+    tab = recorded_page(browser, recording)
+    predicted = {"epoch": 1, "proposed_s": 0.052, "current_s": 0.061}
+    decision = {"at_s": 0.0, "policy": "cpn", "adopted": True, "why": "", **predicted}
+    shown = "document.querySelector('#decisions .more').textContent"
+    said = []
+    for own in (False, True):
+        state = {"network": {}, "rounds": [], "decisions": [{**decision, "own_measure": own}]}
+        said.append(imported(tab, "told.js", f"(page.tell({json.dumps(state)}, 0), {shown})"))
+    assert said == [
+        "predicted 52.0 ms per whole round instead of 61.0 ms",
+        "predicted 0.052 instead of 0.061 by the policy's own measure",
+    ]
+
+
 def test_figures_of_a_chart_have_three_digits(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     values = [0.968, 0.0312, 2.347, 1234.6, 123456, -0.25, 0]

@@ -181,14 +181,24 @@ def test_a_swap_after_a_step_is_held_against_the_rounds_since_then() -> None:
     assert one.shorter and one.off == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize(("policy", "usual_s"), [("packing", 2.0), ("cpn", 0.25)])
-def test_a_trial_that_was_lost_is_no_swap_and_costs_what_its_rounds_took_longer(policy: str, usual_s: float) -> None:
-    """The seconds of `cpn` are those of a local step, so that its rounds are held against those before the trial."""
+@pytest.mark.parametrize(
+    ("policy", "usual_s"),
+    [
+        ({"policy": "packing", "own_measure": False}, 2.0),
+        ({"policy": "mine", "own_measure": True}, 0.25),
+        ({"policy": "packing"}, 2.0),
+        ({"policy": "cpn"}, 0.25),
+    ],
+)
+def test_a_trial_that_was_lost_is_no_swap_and_costs_what_its_rounds_took_longer(
+    policy: Mapping[str, Any], usual_s: float
+) -> None:
+    """Costs by a policy's own measure are no seconds of rounds. Records of earlier versions have its name alone."""
     ends = [*((0, 2.0 * number) for number in range(1, 9)), *((1, 16.0 + 3 * number) for number in range(1, 4))]
     ends += [(2, 25.0 + 2 * number) for number in range(1, 7)]
     tried = {"at_s": 15.0, "last": 0, "epoch": 1, "reason": "period", "current_s": 2.0, "proposed_s": 1.0}
     back = {"at_s": 24.0, "last": 1, "epoch": 2, "reason": "period", "current_s": 3.0, "proposed_s": usual_s}
-    found = score(record(ends, [FIRST, *({**line, "policy": policy} for line in (tried, back))], []))
+    found = score(record(ends, [FIRST, *({**line, **policy} for line in (tried, back))], []))
     assert found.swaps == ()
     assert found.trials == (TrialScore(1, 2, 15.0, 3.0),), "three rounds of 3 s, where others take 2 s"
     assert found.trials_share == pytest.approx(3.0 / 40.0)

@@ -1,5 +1,6 @@
 // The lists of the page: the verdict, workers, decisions and events.
 
+import { figure } from "./charts.js";
 import { at, element, write } from "./dom.js";
 import { inWords, moreOf, plansInForce } from "./state.js";
 import { seconds } from "./units.js";
@@ -68,10 +69,8 @@ function withoutRepeats(decisions) {
 
 /** A decision with its reason, its prediction and the rounds measured after it. */
 function explained(decision, rounds) {
-  const { at_s, policy, adopted, why, epoch, proposed_s, current_s } = decision;
-  const promised = adopted && proposed_s != null && current_s
-    ? `predicted ${seconds(proposed_s)} per whole round instead of ${seconds(current_s)}`
-    : "";
+  const { at_s, policy, adopted, why, epoch } = decision;
+  const promised = adopted ? predicted(decision) : "";
   const came = adopted ? whatCame(epoch, rounds) : "";
   return {
     at_s,
@@ -79,6 +78,14 @@ function explained(decision, rounds) {
     more: [why, promised, came].filter(Boolean).join("; "),
     kind: adopted ? "swap" : "",
   };
+}
+
+/** The prediction of a decision, in seconds of whole rounds or by the policy's own measure; "" if there is none. */
+function predicted({ proposed_s, current_s, own_measure }) {
+  if (proposed_s == null || !current_s) return "";
+  return own_measure
+    ? `predicted ${figure(proposed_s)} instead of ${figure(current_s)} by the policy's own measure`
+    : `predicted ${seconds(proposed_s)} per whole round instead of ${seconds(current_s)}`;
 }
 
 /** The whole rounds, and the place of the first one of each epoch; predictions are of whole rounds too. */

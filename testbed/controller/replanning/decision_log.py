@@ -58,7 +58,8 @@ class DecisionLog:
 
     Each decision can be repeated from its record. The policy with its options makes its proposals from the view and
     the plan of epoch `last` (null at the start). The adopted plan is number `choice` of them, counted from 0, or an
-    earlier plan if `choice` is null.
+    earlier plan if `choice` is null. `current_s` and `proposed_s` are seconds of whole rounds, or costs by the policy's
+    own measure if `own_measure` is true.
     """
 
     def __init__(self, out: Path) -> None:
@@ -111,6 +112,7 @@ class DecisionLog:
                 "choice": proposal.choice,
                 "current_s": decision.current_s,
                 "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
+                "own_measure": policy.measure is not None and record.last is not None,  # the first plan is predicted
                 "bound_s": bound_s,
                 "correction": record.correction,
                 "considered_s": proposal.seconds,

@@ -32,6 +32,17 @@ def test_a_controller_that_is_started_again_keeps_the_views_of_earlier_decisions
     assert sorted((tmp_path / "views").iterdir()) == [tmp_path / name for name in views]
 
 
+def test_a_decision_says_whether_its_seconds_are_a_measure_of_the_policy_s_own(tmp_path: Path) -> None:
+    view, _, plan = triangle(10)
+    proposal = Proposal(view, plan, Decision(False, "the policy would change nothing", 1.0, 1.0), RoundPredictor())
+    log = DecisionLog(tmp_path)
+    for policy, last in (("cpn", None), ("cpn", plan), ("mst", plan)):
+        log.record(DecisionRecord(proposal, make_policy(policy), "period", last=last), None)
+    log.close()
+    decisions = read_records(tmp_path / "decisions.jsonl")
+    assert [decision["own_measure"] for decision in decisions] == [False, True, False], "the first plan is predicted"
+
+
 def test_views_are_recorded_up_to_a_limit_and_decisions_beyond_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
