@@ -156,7 +156,7 @@ def _import(files: list[Path], folder: Path, read: Callable[[Path], list[Importe
     targets = write_imported(found, folder)
     for target, each in zip(targets, found, strict=True):
         columns = ", ".join(f"{column.name} {column.mean:.4g}" for column in columns_of(each.trace))
-        _print(f"{target}: {len(each.trace.rows)} rows, {each.trace.duration_s:.6g} s; {columns}")
+        _print(f"{target}: {units.count(len(each.trace.rows), 'row')}, {each.trace.duration_s:.6g} s; {columns}")
         _print(*(f"    {comment}" for comment in each.comments))
 
 
@@ -231,7 +231,7 @@ def _generate(target: Path, generator: generators.Generator) -> None:
     trace = generator.trace()
     with_possible_rates(trace.rows)  # a noise of nan, or twice a mean of 60 Gbit/s, makes rates that the reader refuses
     write_csv(target, trace, [str(generator)])
-    _print(f"{target}: {len(trace.rows)} rows, {trace.duration_s:.6g} s")
+    _print(f"{target}: {units.count(len(trace.rows), 'row')}, {trace.duration_s:.6g} s")
 
 
 @generate_app.command()

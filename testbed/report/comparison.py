@@ -31,7 +31,7 @@ def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
     scores = {label: score(record) for label, record in runs.items() if record.estimated}
     considered = {label: one for label, one in scores.items() if one.calibration or one.swaps}
     return {
-        "title": f"{len(records)} runs side by side",
+        "title": f"{text.count(len(records), 'run')} side by side",
         "opening": comparison_opening(records, list(runs)),
         "badges": {label: badge(record) for label, record in runs.items()},
         "outcome": _outcome(runs),

@@ -296,7 +296,7 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     took = text.seconds(training.get("wall_seconds", record.end_s or None))
     if record.of_command:
         by_plans = [
-            KeyFigure("rounds by plans", str(len(record.rounds)), f"{text.count(len(record.members), 'member')}"),
+            KeyFigure("rounds by plans", str(len(record.rounds)), text.count(len(record.members), "member")),
             KeyFigure("median round", text.seconds(seconds["p50"]), text.count(swaps["plan"], "plan swap")),
         ]
         return [
@@ -313,7 +313,9 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
             "test accuracy", text.percent(_last(record, "accuracy"), 1), f"loss {text.number(_last(record, 'loss'))}"
         ),
         KeyFigure(
-            "rounds", str(rounds), f"of {asked}" if asked and asked != rounds else f"{len(record.members)} members"
+            "rounds",
+            str(rounds),
+            f"of {asked}" if asked and asked != rounds else text.count(len(record.members), "member"),
         ),
         KeyFigure("training time", took, "wall time"),
         KeyFigure("median round", text.seconds(seconds["p50"]), f"95 % within {text.seconds(seconds['p95'])}"),

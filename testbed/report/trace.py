@@ -14,6 +14,7 @@ from testbed.link import NoSuchLink, find_link
 from testbed.report.record import RunRecord
 from testbed.report.run_files import NotARun
 from testbed.report.series import StepFunction, steady_rate
+from testbed.spec.units import count
 from testbed.trace.csv import Column, columns_of
 from testbed.trace.mahimahi import DeliverySchedule
 from testbed.trace.read import TraceFile
@@ -32,7 +33,7 @@ PANEL_HEIGHT, TOP, BOTTOM = 1.8, 0.4, 0.5
 def facts(found: TraceFile) -> Iterator[str]:
     """Yield lines on a trace: its format and duration, and the error of a resampled one."""
     trace = found.trace
-    yield f"{found.path}: {found.format}, {len(trace.rows)} rows, {trace.duration_s:.6g} s, then {trace.end}"
+    yield f"{found.path}: {found.format}, {count(len(trace.rows), 'row')}, {trace.duration_s:.6g} s, then {trace.end}"
     if found.resampled:
         yield error_of(found.resampled)
 

@@ -39,6 +39,11 @@ def test_check_says_what_a_trace_amounts_to(folder: Path) -> None:
     ]
 
 
+def test_a_trace_of_one_row_is_counted_in_the_singular(folder: Path) -> None:
+    (folder / "one.csv").write_text("time_s,rate_mbps\n0,10\n")
+    assert "one.csv: csv, 1 row, 1 s" in trace("check", "one.csv").stdout
+
+
 def test_check_says_the_error_of_what_is_resampled(folder: Path) -> None:
     result = trace("check", "a.down", "--step", "500ms")
     assert "a.down: mahimahi, 4 rows, 2 s" in result.stdout

@@ -340,6 +340,16 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
 
 
 @words_alone
+def test_one_run_and_one_member_are_counted_in_the_singular(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=12)
+    html = write_comparison([run], tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert "<h1>1 run side by side</h1>" in html
+    record = RunRecord.read(run)
+    record.__dict__["members"] = MEMBERS[:1]
+    assert {figure.name: figure.detail for figure in key_figures(record)}["rounds"] == "1 member"
+
+
+@words_alone
 def test_what_controllers_knew_is_set_side_by_side(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / f"{policy}", rounds=40, policy=policy) for policy in ("star", "mst", "ring")]
     for run, knowledge in zip(runs, ("measured", "measured", "oracle"), strict=True):

@@ -3,14 +3,14 @@
 import { at, write } from "./dom.js";
 import { planInForce } from "./state.js";
 import { total } from "./use.js";
-import { clock, loss, rate, seconds } from "./units.js";
+import { clock, counted, loss, rate, seconds } from "./units.js";
 
 export function tellFacts(state, elapsed_s) {
   const { network } = state;
   document.title = network.name;
   write(at("title"), network.name);
   if (network.kind === "controller") {
-    write(at("facts"), `a controller with ${Object.keys(state.hosts).length} members on separate machines`);
+    write(at("facts"), `a controller with ${counted(Object.keys(state.hosts).length, "member")} on separate machines`);
     return tellFigures(ofTraining(state, elapsed_s));
   }
   const kinds = { network: "a network that is up", run: "a run in progress", recording: "a finished run" };

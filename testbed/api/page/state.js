@@ -1,6 +1,6 @@
 // Queries on a state in the API's form.
 
-import { delay, FIELDS, rate, seconds, share, shown, size } from "./units.js";
+import { counted, delay, FIELDS, rate, seconds, share, shown, size } from "./units.js";
 
 /** The site of a member: its host's, or the site in its name if the host is gone. */
 export const siteOf = (state, member) => state.hosts?.[member]?.site ?? member.replace(/-w\d+$/, "");
@@ -30,7 +30,10 @@ export function plannedOver(state, name) {
     const up = Object.entries(tree.reduce).filter(over).length;
     const down = Object.entries(tree.broadcast).filter(([child, parent]) => over([parent, child])).length;
     if (!up && !down) return [];
-    const ways = [up && `${edges(up)} to ${tree.root}`, down && `${edges(down)} from ${up ? "it" : tree.root}`];
+    const ways = [
+      up && `${counted(up, "edge")} to ${tree.root}`,
+      down && `${counted(down, "edge")} from ${up ? "it" : tree.root}`,
+    ];
     const part = tree.share < 1 ? ` (${share(tree.share)} of the model)` : "";
     return [where + ways.filter(Boolean).join(", ") + part];
   };
@@ -39,8 +42,6 @@ export function plannedOver(state, name) {
     ...groups.flatMap(group => group.trees.flatMap(tree => inWords(tree, "in a group "))),
   ];
 }
-
-const edges = count => `${count} edge${count === 1 ? "" : "s"}`;
 
 /**
  * The fields of a link whose values are in force over its file or trace, each with who changed it: "by hand" or "by an

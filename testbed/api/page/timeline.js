@@ -2,6 +2,7 @@
 
 import { at } from "./dom.js";
 import { inWords, moreOf, plansInForce } from "./state.js";
+import { counted } from "./units.js";
 
 const PLANS_Y = 0, PLAN_HEIGHT = 20, EVENTS_Y = 34, AXIS_Y = 56, TICKS_Y = 74;
 const SIDE = 8; // half a scrubber's thumb, so that a moment is above its place there
@@ -19,11 +20,9 @@ export function drawTimeline(state, zero, now, end, goTo) {
   const here = [Math.min(now, end) - zero];
   svg.selectAll("line.here").data(here).join("line").attr("class", "here")
     .attr("x1", x).attr("x2", x).attr("y1", PLANS_Y).attr("y2", AXIS_Y);
-  const said = `${counted(plans, "plan")} and ${counted(events, "event")}; the list of events has them as text`;
-  at("timeline").setAttribute("aria-label", said);
+  const there = `${counted(plans.length, "plan")} and ${counted(events.length, "event")}`;
+  at("timeline").setAttribute("aria-label", `${there}; the list of events has them as text`);
 }
-
-const counted = (list, noun) => `${list.length} ${noun}${list.length === 1 ? "" : "s"}`;
 
 /** A plan is a band from its first round to the next one's. */
 function drawPlans(svg, x, plans, zero, end) {

@@ -31,6 +31,9 @@ export function loss(value) {
   return value !== 0 && Math.abs(value) < 0.1 ? value.toPrecision(3) : value.toFixed(3);
 }
 
+/** A number with its noun: 1 link, 2 links. */
+export const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+
 /** Minutes and seconds, 2:05; from an hour on 1:02:05. */
 export function clock(s) {
   const whole = Math.max(0, Math.floor(s)), two = value => String(value).padStart(2, "0");

@@ -62,7 +62,8 @@ def draw_links(record: RunRecord) -> Drawing | None:
         figure.text(TIME_RIGHT, 0.08 / height, "seconds since training began", ha="right", color=MUTED, fontsize=8)
         _legend(figure, height, record)
         left_out = len(record.states) - len(links)
-        alt = f"{len(links)} links{f', those that carried most; {left_out} more are left out' * (left_out > 0)}. "
+        others = f", those that carried most; {left_out} more are left out" if left_out > 0 else ""
+        alt = f"{text.count(len(links), 'link')}{others}. "
         alt += "; ".join(f"{link}: {_words(record, link)}" for link in links)
         return Drawing(figure, "links", "Rate in force and measured rate, by link", alt)
 

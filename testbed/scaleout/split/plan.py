@@ -31,6 +31,7 @@ from testbed.link import link_ends
 from testbed.scaleout.split.cut_links import HostsNetwork, Pair, cut_hosts
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.topology import Topology
+from testbed.spec.units import count
 
 #: The solver's time limit in seconds, after which the best assignment so far is taken: forty sites of a random graph
 #: over four hosts take 4 s.
@@ -226,7 +227,7 @@ def assign_sites(problem: AssignmentProblem) -> SiteAssignment:
     """Return the assignment with the least rate over cut pairs. Raises NoAssignment where there is none."""
     if len(problem.hosts) > len(problem.sites):
         raise NoAssignment(
-            f"{len(problem.hosts)} hosts are more than the {len(problem.sites)} sites: name fewer hosts",
+            f"{len(problem.hosts)} hosts are more than the {count(len(problem.sites), 'site')}: name fewer hosts",
             field="hosts",
             given=len(problem.hosts),
         )
