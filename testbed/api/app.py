@@ -126,7 +126,7 @@ def _state_of(subject: Subject) -> APIRouter:
 
     @router.get("/recording", response_model=dict[str, Any], responses=refusals(NOT_HERE))
     async def recording() -> Response:
-        """Return the whole recording of a finished run, several megabytes of JSON; `testbed view` serves one."""
+        """Return the whole recording of a run that is over, several megabytes of JSON; `testbed view` serves one."""
         return Response(await asyncio.to_thread(subject.recording), media_type="application/json")
 
     @router.get("/traffic")

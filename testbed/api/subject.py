@@ -46,8 +46,8 @@ class Subject(ABC):
         """Return the states that links have had after the first `since`, or the last state of each if it is None."""
 
     def recording(self) -> bytes:
-        """Return the whole recording of a finished run as JSON, several megabytes, for the page to play."""
-        raise ApiProblem(NOT_HERE, "only a finished run has a recording; follow what still runs at /api/v1/stream")
+        """Return the whole recording of a run that is over as JSON, several megabytes, for the page to play."""
+        raise ApiProblem(NOT_HERE, "only a run that is over has a recording; follow what still runs at /api/v1/stream")
 
     def metrics(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

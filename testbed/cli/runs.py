@@ -42,7 +42,7 @@ def view(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's directory, such as runs/latest")],
     port: Port = None,
 ) -> None:
-    """Play a finished run on a page in your browser, at any speed; Ctrl-C ends it."""
+    """Play a run that is over on a page in your browser, at any speed; Ctrl-C ends it."""
     from testbed.api.entry import ApiPort, show_in_browser, write_entry
     from testbed.api.server import ApiServer
     from testbed.report.recording import RecordedRun

@@ -1,4 +1,4 @@
-"""The recording of a finished run, which the page plays: its changes over time, thinned to what a person can follow.
+"""The recording of a run that is over, which the page plays: its changes over time, thinned to what people can follow.
 
 Values over time are stored column by column, which takes a fifth of the text that an object per time would.
 """

@@ -525,6 +525,13 @@ def test_a_controller_alone_has_no_figure_of_traffic(recording: Path, browser: B
         assert imported(tab, "facts.js", f"(page.tellFacts({json.dumps(state)}, 1), {shown})") == bool(links)
 
 
+def test_a_recording_is_not_said_to_have_finished(recording: Path, browser: Browser) -> None:
+    """The run may have been interrupted: its verdict says so."""
+    tab = recorded_page(browser, recording)
+    shown = tab.value("document.getElementById('facts').textContent")
+    assert "recorded" in shown and "finished" not in shown
+
+
 def test_the_first_plan_has_its_number_apart_from_its_policy(recording: Path, browser: Browser) -> None:
     tab = recorded_page(browser, recording)
     network = {"kind": "run", "name": "two", "topology": "two", "backend": "netem", "replay": {"paused": False}}

@@ -13,7 +13,7 @@ export function tellFacts(state, elapsed_s) {
     write(at("facts"), `a controller with ${counted(Object.keys(state.hosts).length, "member")} on separate machines`);
     return tellFigures(ofTraining(state, elapsed_s));
   }
-  const kinds = { network: "a network that is up", run: "a run in progress", recording: "a finished run" };
+  const kinds = { network: "a network that is up", run: "a run in progress", recording: "a recorded run" };
   const held = network.replay.paused ? ", traces paused" : "";
   write(at("facts"), `${kinds[network.kind]}${held} · topology ${network.topology} · ${network.backend} shaping`);
   const { round, rounds } = state.training ?? {}; // of a command and of a controller alone nobody knows `rounds`

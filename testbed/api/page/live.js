@@ -53,7 +53,7 @@ export function followLive(show, say, end) {
         say("This page has no valid token: open the link to the page again.");
         return;
       }
-      say("The network or run has ended or does not answer; `testbed view` shows a finished run. Trying again …");
+      say("The network or run has ended or does not answer; `testbed view` shows a run that is over. Trying again …");
       setTimeout(connect, AGAIN_MS);
     };
   };

@@ -1,4 +1,4 @@
-// Plays a finished run: computes the state at any of its moments from the recording.
+// Plays a run that is over: computes the state at any of its moments from the recording.
 
 import { at } from "./dom.js";
 
