@@ -196,7 +196,7 @@ def train_s(probe: Probe) -> float:
 class ProbeModel:
     """Simulates probes, which measure the rate that rounds leave free on a path.
 
-    Probes take nothing from the rounds: they send 2 % of the bytes that the path carries.
+    Probes take nothing from the rounds: they send at most 2.5 % of the bytes that a path could carry.
     """
 
     def __init__(self, network: SimulatedNetwork, clocks: SimulatedClocks) -> None:
