@@ -91,7 +91,7 @@ def up(hosts: Hosts, say: Callable[[str], None]) -> None:
     machines = [Ssh.of(hosts, name) for name in hosts.by_name]
     say(f"this machine, {head}, is the head")
     _on_all(machines, _bring_checkout)
-    say(f"hosts with this version of the program: {len(machines)}")
+    say(f"{len(machines)} hosts hold this version of the program")
     _on_all(machines, lambda ssh: ssh.run(f"cd {shlex.quote(ssh.host.folder)} && ./setup.sh scaleout"))
     say("setup.sh ran on each host")
     token = secrets.token_hex(32)
@@ -111,7 +111,7 @@ def up(hosts: Hosts, say: Callable[[str], None]) -> None:
     except BaseException:
         down(lambda _: None)
         raise
-    say(f"hosts that are up: {len(machines)}; `testbed cluster doctor` says what each can do")
+    say(f"{len(machines)} hosts are up; `testbed cluster doctor` says what they can do")
 
 
 def down(say: Callable[[str], None]) -> list[str]:
@@ -137,7 +137,7 @@ def down(say: Callable[[str], None]) -> list[str]:
             return None
 
         lost = [error for error in _on_all(machines, leave) if error]
-        say(f"hosts that are left as they were: {len(machines) - len(lost)} of {len(machines)}")
+        say(f"{len(machines) - len(lost)} of {len(machines)} hosts are left as they were")
     node.stop()
     return lost
 

@@ -90,7 +90,7 @@ def test_a_host_whose_key_is_not_known_is_refused(pretended: PretendedCluster) -
 
 def test_up_starts_ray_on_every_host(pretended: PretendedCluster) -> None:
     said = pretended.head.run(*TESTBED, "cluster", "up", str(pretended.file), timeout=600)
-    assert "hosts that are up: 3" in said
+    assert "3 hosts are up" in said
 
 
 def test_a_second_up_is_refused(pretended: PretendedCluster) -> None:
@@ -208,7 +208,7 @@ def lines(file: Path) -> int:
 
 def test_down_leaves_nothing_on_any_host(pretended: PretendedCluster) -> None:
     said = pretended.head.run(*TESTBED, "cluster", "down", check=False, timeout=300)
-    assert "hosts that are left as they were: 2 of 3" in said
+    assert "2 of 3 hosts are left as they were" in said
     assert "c (10.99.0.4" in said  # the host has no power
     for host in (pretended.head, *(each for each in pretended.hosts.values() if each.is_up)):
         assert not any("ray" in line or "testbed" in line for line in own_processes(host))
