@@ -72,14 +72,14 @@ class Queue:
         return {"name": self.discipline_name, **values}
 
     def limit_bytes(self, rate_bps: float, delay_s: float) -> int:
-        """Return the bytes of frames that may wait, without those in flight on the link.
+        """Return the bytes of frames that may wait, without those in flight on the link: at least one full frame.
 
         One BDP is `rate × 2·delay`: the round trip of the link alone, since a link does not know the paths over it.
         """
         if self.unit == "bytes":
-            return int(self.amount)
+            return max(int(self.amount), MTU_FRAME_BYTES)
         if self.unit == "packets":
-            return int(self.amount * MTU_FRAME_BYTES)
+            return max(int(self.amount * MTU_FRAME_BYTES), MTU_FRAME_BYTES)
         bdp = self.amount * rate_bps / 8 * 2 * delay_s
         return max(int(bdp), MIN_QUEUE_FRAMES * MTU_FRAME_BYTES)
 

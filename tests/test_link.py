@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from testbed.link import (
+    MTU_FRAME_BYTES,
     Delivery,
     GilbertElliott,
     LinkState,
     NoSuchLink,
     Opportunities,
+    Queue,
     find_link,
     link_ends,
     link_name,
@@ -87,3 +89,8 @@ def test_the_loss_of_a_state_is_the_mean_of_its_bursts() -> None:
 def test_a_queue_before_single_opportunities_follows_their_mean_rate() -> None:
     delivery = Delivery(Opportunities((50, 100), 62_500.0), began_s=0.0)  # 10 Mbit/s
     assert LinkState(64e3, 0.1, delivery=delivery).queue_bytes == 250_000
+
+
+@pytest.mark.parametrize("queue", [Queue(1, "bytes"), Queue(1513, "bytes"), Queue(1, "packets")])
+def test_a_short_queue_holds_a_frame(queue: Queue) -> None:
+    assert LinkState(1e6, 0.01, queue=queue).queue_bytes == MTU_FRAME_BYTES

@@ -138,11 +138,13 @@ def _queue_limit(text: object) -> Queue:
         )
     if unit == "bdp":
         return Queue(value, "bdp")
-    if unit == "packets":
-        return Queue(value, "packets")
-    if unit in SIZES:
-        return Queue(value * SIZES[unit], "bytes")
-    raise ValueError(f"{text!r} has no known unit | a length such as 1bdp, 200packets or 256KB")
+    if unit != "packets" and unit not in SIZES:
+        raise ValueError(f"{text!r} has no known unit | a length such as 1bdp, 200packets or 256KB")
+    amount = value * SIZES.get(unit, 1.0)
+    if amount < 1:
+        least = "packet" if unit == "packets" else "byte"
+        raise ValueError(f"{text!r} is less than one {least} | a length such as 1bdp, 200packets or 256KB")
+    return Queue(amount, "packets" if unit == "packets" else "bytes")
 
 
 @dataclass(frozen=True, slots=True)

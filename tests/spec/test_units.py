@@ -39,6 +39,8 @@ KINDS = {
         ("QueueLimit", "1bdp", Queue(1.0, "bdp")),
         ("QueueLimit", "200packets", Queue(200.0, "packets")),
         ("QueueLimit", "256KB", Queue(256e3, "bytes")),
+        ("QueueLimit", "1B", Queue(1.0, "bytes")),
+        ("QueueLimit", "1packets", Queue(1.0, "packets")),
     ],
 )
 def test_a_quantity_is_read_in_its_unit(kind: str, text: str, value: object) -> None:
@@ -76,6 +78,9 @@ def test_a_quantity_is_read_in_its_unit(kind: str, text: str, value: object) -> 
         ("QueueLimit", "0bdp"),
         ("QueueLimit", "1e300bdp"),
         ("QueueLimit", "5"),
+        ("QueueLimit", "0.5B"),
+        ("QueueLimit", "0.0005KB"),
+        ("QueueLimit", "0.5packets"),
         ("Size", "1mb"),
     ],
 )
