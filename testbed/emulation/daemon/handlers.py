@@ -15,8 +15,8 @@ from testbed.emulation.daemon.status import tag_of
 from testbed.emulation.errors import EmulationError, ending_of
 from testbed.emulation.links.links import RequestedState
 from testbed.emulation.testbed import Testbed
-from testbed.link import link_ends, pair_name
-from testbed.spec.errors import SpecError
+from testbed.link import link_ends, link_name, pair_name
+from testbed.spec.errors import Fault, SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.model import validate
 from testbed.spec.topology import MAX_WORKERS
@@ -53,8 +53,23 @@ def changes_of(patches: Mapping[str, LinkPatch], requested: Mapping[str, Request
 
 
 def pairs_of(patches: Mapping[str, LinkPatch]) -> list[tuple[str, str, bool]]:
-    """Return the physical pairs that patches take down or up: the two sites, and whether the pair is to be up."""
-    return [(*link_ends(name), patch.up) for name, patch in patches.items() if patch.up is not None]
+    """Return the physical pairs that patches take down or up: the two sites, and whether the pair is to be up.
+
+    Raises:
+        SpecError: The two links of a pair have different values of `up`.
+    """
+    pairs = []
+    for name, patch in patches.items():
+        if patch.up is None:
+            continue
+        source, target = link_ends(name)
+        back = patches.get(link_name(target, source))
+        if back is not None and back.up is not None and back.up != patch.up:
+            rule = f"links go up and down in pairs, and {link_name(target, source)} has the opposite value"
+            remedy = "the same value for both links, or a value for one of them"
+            raise SpecError(Path(name), [Fault("up", rule, remedy)])
+        pairs.append((source, target, patch.up))
+    return pairs
 
 
 class EventCallback(Protocol):

@@ -8,9 +8,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from testbed.api.models import LinkPatch
 from testbed.api.requests import NOT_HERE, ApiProblem
-from testbed.emulation.daemon.handlers import pause_replay
+from testbed.emulation.daemon.handlers import pairs_of, pause_replay
 from testbed.link import LinkState, Opportunities
+from testbed.spec.errors import SpecError
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
 
@@ -29,3 +31,13 @@ def test_a_packet_delivery_trace_cannot_be_paused_but_resumed() -> None:
     testbed.replay.pause.assert_not_called()
     pause_replay(testbed, False)
     testbed.replay.resume.assert_called_once()
+
+
+@pytest.mark.pure
+def test_a_pair_is_not_taken_up_and_down_by_one_request() -> None:
+    up, down, rate = LinkPatch(up=True), LinkPatch(up=False), LinkPatch(rate="5mbit")
+    with pytest.raises(SpecError) as caught:
+        pairs_of({"a->b": up, "b->a": down})
+    assert caught.value.fields == ("up",)
+    assert pairs_of({"a->b": up, "b->a": rate, "b->c": down}) == [("a", "b", True), ("b", "c", False)]
+    assert ("b", "a", True) in pairs_of({"a->b": up, "b->a": up})
