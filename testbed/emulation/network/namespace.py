@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.process import ProcessIdentity
 
 _CLONE_NEWNET = 0x40000000
@@ -27,7 +29,7 @@ class Namespace:
     """
 
     def __init__(self) -> None:
-        """Create the namespace. Raises RuntimeError if the kernel refuses."""
+        """Create the namespace. Raises EmulationError if the kernel refuses."""
         self._over = threading.Event()
         made: Future[int] = Future()
         try:
@@ -36,7 +38,10 @@ class Namespace:
             #: The id of the thread that holds it. /proc, netlink and `nsenter` accept it like a process id.
             self.pid = made.result()
         except OSError as error:
-            raise RuntimeError(f"a network namespace could not be created: {error.strerror}; run as root") from error
+            # The kernel says ENOSPC where it allows no further namespace (unshare(2)).
+            remedy = "raise `sysctl user.max_net_namespaces`" if error.errno == errno.ENOSPC else "run as root"
+            text = f"a network namespace could not be created: {error.strerror}; {remedy}"
+            raise EmulationError(text, rule="namespace") from error
         except BaseException:
             self._over.set()
             raise

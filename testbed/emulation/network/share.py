@@ -25,6 +25,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.network import device
 from testbed.emulation.network.netlink import Netlink
 from testbed.link import link_ends, link_name
@@ -100,7 +101,7 @@ def lay_tunnel(network: Network, topology: Topology, sites: tuple[str, str], wir
     MAC addresses are derived from the ends' IP addresses, so neither host has to ask the other.
 
     Raises:
-        RuntimeError: The kernel refused the tunnel.
+        EmulationError: The kernel refused the tunnel.
     """
     from testbed.emulation.network.node import Interface, mac_of  # needs Mininet, which records of runs do without
 
@@ -113,7 +114,7 @@ def lay_tunnel(network: Network, topology: Topology, sites: tuple[str, str], wir
     try:
         host.apply(device.vxlan(far, mac, router.pid, number, here, there, TUNNEL_PORT))
     except OSError as error:
-        raise RuntimeError(
+        raise EmulationError(
             f"the tunnel from {share.host} to {share.host_of[far]} (VXLAN {number}, {here} to {there}, UDP port "
             f"{TUNNEL_PORT}) could not be created: {error.strerror}; run `modprobe vxlan`, and see that no other "
             "network of this name is up between these hosts"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.network import device
 from testbed.emulation.network.node import Interface, NamespaceNode, Router, Veth, mac_of
 from testbed.emulation.network.switch import DEVICE, SWITCHES
@@ -200,4 +201,5 @@ def _is_there(*_: object) -> None:
 def _run(node: NamespaceNode, command: Sequence[str]) -> None:
     done = node.inside(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
     if done.returncode:
-        raise RuntimeError(f"{node.name}: `{' '.join(command)}` failed: {done.stderr.decode().strip()}")
+        said, remedy = done.stderr.decode().strip(), "`testbed doctor` says what this machine lacks"
+        raise EmulationError(f"{node.name}: `{' '.join(command)}` failed: {said}; {remedy}", member=node.name)

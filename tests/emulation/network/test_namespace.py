@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.network.namespace import Namespace, held_by, inside
 from testbed.emulation.network.node import ContainerHost, Interface
 from testbed.emulation.process import ProcessIdentity
+from testbed.errors import CANNOT
 
 pytestmark = pytest.mark.system
 
@@ -77,3 +79,16 @@ def test_an_interface_goes_with_what_held_its_namespace() -> None:
     interface.node, interface.index, interface.link = node, 2, "a pair"
     interface.delete()
     assert interface.link is None
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.EPERM, "as root"), (errno.ENOSPC, "user.max_net_namespaces")])
+def test_a_kernel_that_makes_none_is_a_machine_that_can_t(
+    number: int, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("testbed.emulation.network.namespace.call", refuse)
+    with pytest.raises(EmulationError, match=remedy) as caught:
+        Namespace()
+    assert (caught.value.exit_code, caught.value.rule) == (CANNOT, "namespace")

@@ -15,6 +15,7 @@ import yaml
 
 from benchmarks.support.cut_link import measured
 from benchmarks.support.pretended import PretendedHosts
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import ShapingError
@@ -170,7 +171,7 @@ def test_a_second_network_of_the_same_numbers_is_refused_with_the_reason(split: 
     again = HostPart(
         PartRequest("andes-again", topology(NETWORK), share, floors, settings=PartSettings(workers="namespaces"))
     )
-    with pytest.raises(RuntimeError, match=r"south.*north"):
+    with pytest.raises(EmulationError, match=r"south.*north"):
         again.__enter__()
 
 
