@@ -244,7 +244,8 @@ class ControlledMember(ABC):
         except Exception as error:  # without this thread a member would miss swaps, lost members and the end
             if not isinstance(error, SyncError):  # a bug: log where it comes from
                 log.exception("%s: failed to handle a message of the controller", self.name)
-            self._fail(SyncError(f"failed to handle a message of the controller: {error}", rule="controller"))
+            why = str(error) or repr(error)
+            self._fail(SyncError(f"failed to handle a message of the controller: {why}", rule="controller"))
         self._released.set()
 
     def _messages(self) -> Iterator[ControlMessage]:

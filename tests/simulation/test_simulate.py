@@ -18,6 +18,7 @@ from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.terminal.display import Display, OutputClosedError, ProgressConsole
+from testbed.run.training import Outcome
 from testbed.schemes import SCHEMES
 from testbed.simulation.simulate import simulate, train
 from testbed.spec.errors import SpecError
@@ -321,3 +322,22 @@ def test_a_simulation_whose_output_nobody_reads_any_longer_says_so(
     with os.fdopen(writer, "w") as output, pytest.raises(OutputClosedError) as raised:
         simulate(write(tmp_path), {}, False, lambda run: run, Display(ProgressConsole(file=output)))
     assert json.loads(Path("runs/latest/summary.json").read_text())["reasons"] == [str(raised.value)]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(KeyboardInterrupt(), "interrupted"), (AssertionError(), "AssertionError")]
+)
+def test_an_error_without_a_text_leaves_a_reason(
+    error: BaseException, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C in a notebook, where no command turns it into an Interrupted."""
+    monkeypatch.chdir(tmp_path)
+
+    def fail(*_: object) -> Outcome:
+        raise error
+
+    monkeypatch.setattr("testbed.simulation.simulate.train", fail)
+    with pytest.raises(type(error)):
+        simulated(write(tmp_path))
+    (told,) = json.loads(Path("runs/latest/summary.json").read_text())["reasons"]
+    assert reason in told

@@ -257,7 +257,7 @@ class HostPart(Testbed):
             "bytes": self.network.arrived_bytes(),
             "counters": {name: counters[name] for name in own},
             "cpu": round(self._cpu.read(), 4),
-            "broken": str(broken) if broken else None,
+            "broken": (str(broken) or repr(broken)) if broken else None,
         }
 
 

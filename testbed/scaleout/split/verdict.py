@@ -150,7 +150,7 @@ class HostSamples:
                 self._over.wait(max(0.0, due - time.monotonic()))
                 self._fetch()
         except Exception as error:
-            self.failure = str(error)
+            self.failure = str(error) or repr(error)
 
     def _fetch(self) -> None:
         samples = self._hosts.each("sample", within_s=UNANSWERED_S)

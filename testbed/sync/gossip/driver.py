@@ -239,8 +239,9 @@ class Driver:
         except SyncError:
             raise
         except Exception as error:
+            why = str(error) or repr(error)
             raise SyncError(
-                f"{self._where}: {type(message).__name__} from {sender} could not be handled: {error or repr(error)}",
+                f"{self._where}: {type(message).__name__} from {sender} could not be handled: {why}",
                 rule="message",
                 member=sender,
             ) from error

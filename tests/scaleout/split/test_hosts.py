@@ -19,6 +19,7 @@ from testbed.scaleout.split.host import HostPath, SplitHost
 from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
 from testbed.scaleout.split.probes import STRETCH_S, ClockSample, Probed, best_of_stretches, estimate
 from testbed.scaleout.split.verdict import HostSamples
+from tests.waiting import until
 
 LOOPBACK = IPv4Address("127.0.0.1")
 
@@ -84,6 +85,22 @@ def test_what_is_kept_of_a_clock_and_a_path_does_not_grow_by_each_probe(monkeypa
     assert best_of_stretches(path.samples) == best_of_stretches(hosts.all)
     assert path.sent == len(hosts.all) and len(path.samples) <= 2 * SECONDS
     assert all("bytes" not in one for one in samples._seen["north"])
+
+
+@pytest.mark.local
+def test_samples_that_end_by_an_error_without_a_text_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = Probing(monkeypatch)
+    samples = HostSamples(hosts, {}, lambda *_: None)
+    monkeypatch.setattr(hosts, "clock", lambda _: None)
+    samples.start()
+
+    def fail(*_: object, **__: object) -> dict[str, Any]:
+        raise AssertionError
+
+    monkeypatch.setattr(hosts, "each", fail)
+    until(lambda: samples.failure is not None)
+    assert "AssertionError" in (samples.failure or "")
+    samples.stop()
 
 
 @pytest.mark.local
