@@ -66,7 +66,7 @@ def compare(
     changes = overrides(set_)
     _check_page(on, open_, port)
     try:
-        variants = [Variant.parse(text) for text in policies.split(",")]
+        variants = Variant.parse_list(policies)
     except ValueError as error:
         raise bad_input(f"--policies: {error}", "--policies netstorm:roots=1,mst") from None
     try:

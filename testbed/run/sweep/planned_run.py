@@ -166,6 +166,18 @@ class Variant:
                 raise ValueError(f"{text!r}: {value!r} is not a YAML value; write a number or a word") from None
         return cls(text, policy, options or None)
 
+    @classmethod
+    def parse_list(cls, text: str) -> list[Variant]:
+        """Return the variants in a list such as `mst,auto:also=[mst,star]`. Raises ValueError as `parse` does."""
+        parts, depth = [""], 0
+        for character in text:
+            depth = max(depth + (character in "[{") - (character in "]}"), 0)
+            if character == "," and not depth:
+                parts.append("")
+            else:
+                parts[-1] += character
+        return [cls.parse(part) for part in parts]
+
     def overrides(self, own: str) -> dict[str, str]:
         """Return the values that the variant replaces in an experiment whose own policy is `own`."""
         if self.options is None and self.policy == own:

@@ -208,6 +208,15 @@ def test_a_policy_is_named_with_its_options(text: str, policy: str, options: dic
 
 
 @pytest.mark.pure
+def test_a_list_of_policies_is_split_outside_of_brackets() -> None:
+    listed = Variant.parse_list("mst,auto:also=[mst,[star]]:try=2,star")
+    assert [variant.text for variant in listed] == ["mst", "auto:also=[mst,[star]]:try=2", "star"]
+    assert listed[1] == Variant.parse(listed[1].text)
+    assert listed[1].options == {"also": ["mst", ["star"]], "try": 2}
+    assert [variant.text for variant in Variant.parse_list("mst],star")] == ["mst]", "star"]
+
+
+@pytest.mark.pure
 def test_the_files_options_are_for_the_files_policy() -> None:
     assert Variant.parse("mst").overrides(own="mst") == {}
     assert Variant.parse("mst").overrides(own="star") == {"sync.policy": "mst", "sync.options": "{}"}
