@@ -156,11 +156,11 @@ class Changes:
             done = self._network.swap(topology, self._before_routes)
         finally:  # a swap that was undone has dropped the queued rows of its links
             self._testbed.replay.follow(self._network.topology.links.values())
-        self.inform()
-        self._tell("swap", topology.name, by)
         changes = {"added": done.added, "removed": done.removed, "changed": done.changed}
         record = {"kind": "network", "target": topology.name, "file": name, "requested_s": requested, **changes}
         self.swaps.append({**record, "active_s": requested + done.seconds})
+        self._tell("swap", topology.name, by)
+        self.inform()  # the network has moved, even if the controller rejects this
         return self.swaps[-1]
 
     def inform(self) -> None:

@@ -172,6 +172,20 @@ def test_a_swap_is_followed_by_the_clock_and_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.local
+def test_a_swap_that_the_controller_rejects_is_recorded(tmp_path: Path) -> None:
+    played, recorder = script(tmp_path, {"round": 1, "swap": "other.yaml"})
+
+    def reject(*_: object) -> None:
+        raise ControllerError("the run is done")
+
+    recorder.change_network = reject  # type: ignore[method-assign]
+    with pytest.raises(RunFailed):
+        played.play(0.5, 1)
+    assert recorder.told == [("swap", "other")]
+    assert [swap["target"] for swap in recorder.swaps] == ["other"]
+
+
+@pytest.mark.local
 def test_after_a_swap_that_failed_the_links_that_are_there_are_replayed_on(tmp_path: Path) -> None:
     played, recorder = script(tmp_path, {"round": 1, "swap": "other.yaml"})
 
