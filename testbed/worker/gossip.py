@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -45,7 +46,8 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
         participant = participant_of(meeting.name, tuple(meeting.welcome.roster), meeting.job, model)
         codec = by_name(place.rules.get("codec", PLAIN.name))
     except ValueError as error:
-        meeting.channel.send(Goodbye.with_error(meeting.name, 0, str(error)))
+        with suppress(OSError):
+            meeting.channel.send(Goodbye.with_error(meeting.name, 0, str(error)))
         raise
     with Membership(meeting, participant, steps.figures, codec, scheme.survives) as membership:
         flat.scatter(membership.train(steps), model.parameters)

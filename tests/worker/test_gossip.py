@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -22,15 +23,27 @@ from tests.worker.workloads import workload
 pytestmark = pytest.mark.local
 
 
-def test_the_controller_is_told_of_a_codec_that_does_not_exist(tmp_path: Path) -> None:
+def meeting_with(send: Callable[[Goodbye], None]) -> Rendezvous:
+    """Return the rendezvous of a member whose job names a codec that does not exist; `send` sends its messages."""
     place = NodeConfiguration("sgp", ("b",), ("b",), {"a": 0.5, "b": 0.5}, ("b",), {"codec": "fp7"})
     job = Job(10, scheme="sgp", workload=workload(parameters=10).to_json(), assignment=to_builtins(place))
+    welcome, channel = SimpleNamespace(roster=dict.fromkeys("ab", ("127.0.0.1", 1))), SimpleNamespace(send=send)
+    return cast(Rendezvous, SimpleNamespace(name="a", job=job, node=place, welcome=welcome, channel=channel))
+
+
+def test_the_controller_is_told_of_a_codec_that_does_not_exist(tmp_path: Path) -> None:
     sent: list[Goodbye] = []
-    welcome, channel = SimpleNamespace(roster=dict.fromkeys("ab", ("127.0.0.1", 1))), SimpleNamespace(send=sent.append)
-    meeting = SimpleNamespace(name="a", job=job, node=place, welcome=welcome, channel=channel)
     with pytest.raises(ValueError):
-        train(cast(Rendezvous, meeting), named("sgp"), tmp_path)
+        train(meeting_with(sent.append), named("sgp"), tmp_path)
     assert ["fp7" in goodbye.error for goodbye in sent] == [True]
+
+
+def test_a_codec_that_does_not_exist_is_the_error_where_the_controller_is_gone(tmp_path: Path) -> None:
+    def send(_: Goodbye) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(ValueError, match="fp7"):
+        train(meeting_with(send), named("sgp"), tmp_path)
 
 
 def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,7 +232,8 @@ def join(
             codec = by_name(met.node.rules.get("codec", PLAIN.name))
             membership = Membership(met, participant, codec=codec, survives=survives and peers is None)
         except ValueError as error:
-            met.channel.send(Goodbye.with_error(name, 0, str(error)))
+            with suppress(OSError):
+                met.channel.send(Goodbye.with_error(name, 0, str(error)))
             raise
         on_failure.pop_all()
     return membership

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,6 +107,19 @@ def test_a_member_with_another_secret_is_refused() -> None:
 def test_arguments_that_contradict_each_other_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         gossip.join(idle(), "a", **arguments)
+
+
+def test_a_program_that_does_not_fit_is_the_error_where_the_controller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(_: object) -> None:
+        raise BrokenPipeError
+
+    def program(_: object) -> Idle:
+        raise ValueError("on purpose")
+
+    met = SimpleNamespace(accepting=nullcontext(), channel=SimpleNamespace(send=send, close=lambda: None))
+    monkeypatch.setattr("testbed.sync.gossip.membership.rendezvous", lambda *_: met)
+    with pytest.raises(ValueError, match="on purpose"):
+        gossip.join(program, "a", control="unix:/x")
 
 
 def test_an_address_that_is_taken_is_refused() -> None:
