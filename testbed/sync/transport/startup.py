@@ -115,7 +115,7 @@ class StartUps:
     def _run(self) -> None:
         while not self._closed.wait(LOOK_S):
             for connection, start_up in self._connections():
-                with suppress(OSError):  # closed
+                with suppress(OSError):  # closed, or the kernel does not allow it
                     look(connection, start_up, time.monotonic())
 
 
@@ -123,7 +123,7 @@ def look(connection: socket.socket, start_up: StartUp, now_s: float) -> None:
     """Let a connection under BBR begin again if it is due.
 
     Raises:
-        OSError: The connection is closed.
+        OSError: The connection is closed, or the kernel does not allow it to begin again.
     """
     view = tcpinfo.bbr(connection)
     if view is not None and start_up.is_due(tcpinfo.read(connection), view, now_s):

@@ -186,12 +186,17 @@ def paces(connection: socket.socket) -> bool:
 def begin_again(connection: socket.socket) -> None:
     """Let the congestion control forget what it knows of the path, and begin at start-up.
 
-    The kernel does so when another congestion control is set; reno is the one that each kernel has.
+    The kernel does so when another congestion control is set; reno is the one that each kernel has. The connection
+    would keep reno if its own control could not be set again, as where net.ipv4.tcp_allowed_congestion_control was
+    changed since. So a new socket tries the control first.
 
     Raises:
-        OSError: The connection is closed.
+        OSError: The connection is closed, or the kernel does not allow one of the two controls here. The connection
+            keeps its own.
     """
     control = _control(connection)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
 

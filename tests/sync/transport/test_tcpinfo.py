@@ -82,3 +82,17 @@ def test_only_bbr_looks_for_more_at_times(control: str) -> None:
         sender.shutdown(socket.SHUT_WR)
         thread.join()
     assert gains <= ({1.0, PROBING} if control == "bbr" else {None})
+
+
+@pytest.mark.local
+def test_a_connection_keeps_its_control_if_the_kernel_would_not_take_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = next((control for control in AVAILABLE if control != "reno"), None)
+    if control is None:
+        pytest.skip("the kernel has reno alone")
+    with socket.socket() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        kept = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        monkeypatch.setattr(tcpinfo, "_control", lambda connection: b"no-such-control")
+        with pytest.raises(OSError):
+            tcpinfo.begin_again(connection)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) == kept
