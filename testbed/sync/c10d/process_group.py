@@ -182,13 +182,18 @@ class WanGroup(dist.ProcessGroup):
     # Begin and end
 
     def _joined(self) -> Session:
-        """Return the session, and join the other ranks if there is none yet."""
+        """Return the session, and join the other ranks if there is none yet.
+
+        If this rank can't join, its group has failed: the other ranks may still wait at the controller of this try, and
+        would not come to that of another.
+        """
         if self._failure.error is not None:
             raise dist.DistBackendError(str(self._failure.error))
         if self._session is None:
             try:
                 self._session = self._rendezvous.join(self._timeout_s, self._failure.set)
             except SyncError as error:
+                self._failure.set(error)
                 raise dist.DistBackendError(str(error)) from error
             self._failure.expected = True
         return self._session

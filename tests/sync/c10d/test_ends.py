@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from testbed.sync.errors import SyncError
 from tests.sync.c10d.ranks import TIMEOUT_S, Ranks
 from tests.waiting import stop, until
 
@@ -70,6 +71,26 @@ def aborted_before_another_comes(rank: int) -> str:
     return said
 
 
+def tries_a_first_sum_again(rank: int) -> tuple[int, set[str]]:
+    """Begin a first sum twice at a rank that can't join the others. Return how often it tried, and the errors."""
+    group = dist.new_group(backend="wan")
+    tried = []
+
+    def join(*_: object) -> None:
+        tried.append(rank)
+        raise SyncError(f"no controller for try {len(tried)}")
+
+    group._rendezvous.join = join
+    said = set()
+    for _ in range(2):
+        with pytest.raises(dist.DistBackendError) as failure:
+            dist.all_reduce(torch.ones(LARGE), group=group)
+        said.add(str(failure.value))
+    dist.barrier()
+    dist.destroy_process_group(group)
+    return len(tried), said
+
+
 def trains_until_it_fails(rank: int) -> str:
     ddp = DistributedDataParallel(nn.Linear(200, 200))
     with pytest.raises(RuntimeError) as failure:
@@ -95,6 +116,12 @@ def test_an_abort_ends_the_wait_for_ranks_that_have_not_come() -> None:
     with Ranks(2) as ranks:
         said, _ = ranks.do(aborted_before_another_comes)
     assert "aborted" in said
+
+
+def test_a_group_whose_first_sum_failed_stays_failed() -> None:
+    with Ranks(2) as ranks:
+        for tried, said in ranks.do(tries_a_first_sum_again):
+            assert tried == 1 and len(said) == 1
 
 
 def killed_once_it_has_a_controller(rank: int, folder: str) -> None:
