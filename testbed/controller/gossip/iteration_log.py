@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count, permutations
 from math import inf, isfinite
@@ -52,6 +53,13 @@ class _GraphPeriod:
             return []
         return self.monitor.advance(member, within)
 
+    def is_over(self, members: Iterable[str]) -> bool:
+        """Return whether each of these members has reached the period's end, or was not in the period."""
+        if self.end == inf:
+            return False
+        iterations, last = self.monitor.iterations, self.end - self.first
+        return all(iterations.get(member, last) >= last for member in members)
+
     def remove(self, member: str, graph: GossipGraph) -> None:
         self.graph = graph
         self.members = tuple(other for other in self.members if other != member)
@@ -69,6 +77,7 @@ class IterationLog:
 
     def __init__(self, members: tuple[str, ...], graph: GossipGraph) -> None:
         self._periods = [_GraphPeriod.of(0, graph, members)]
+        self._over = 0  # the periods that all members have left, the first of them
         self._monitor = GapMonitor(members, dict.fromkeys(permutations(members, 2), inf))
         self._named = members
         self.members = members
@@ -153,8 +162,10 @@ class IterationLog:
             _, _, member, iteration = heapq.heappop(self._waiting)
             if member in self._monitor.iterations:
                 self._monitor.advance(member, iteration)
-                for period in self._periods:
+                for period in self._periods[self._over :]:
                     broken += period.advance(member, iteration)
+                while self._periods[self._over].is_over(self._monitor.iterations):
+                    self._over += 1
         self._violations += map(str, broken)
         return broken
 

@@ -165,3 +165,29 @@ async def test_a_run_whose_graph_falls_apart_says_why_it_cannot_go_on(tmp_path: 
     final = await whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1], names[3]))
     assert final["state"] == "failed"
     assert names[1] in str(final["failure"]) or names[3] in str(final["failure"])
+
+
+@pytest.mark.pure
+def test_a_report_is_judged_by_the_graphs_that_some_member_is_still_under() -> None:
+    iterations = book()
+    for number in range(1, 50):
+        for member in MEMBERS:
+            assert not iterations.add(*entered(member, number, 10.0 + 2 * number))
+        iterations.change_graph(number + 1, graph(MEMBERS))
+    assert iterations.judge(float("inf")) == []
+    assert len(iterations._periods) - iterations._over == 2, "all are in iteration 49, before the newest graph"
+    for number in (50, 51, 52):
+        iterations.add(*entered("a", number, 60.0 + number))
+    assert iterations.judge(float("inf")) != []
+
+
+@pytest.mark.pure
+def test_nobody_waits_under_an_old_graph_for_a_member_that_died_and_came_again() -> None:
+    iterations = book()
+    for member in MEMBERS:
+        assert not iterations.add(*entered(member, 1, 10.0))
+    assert not iterations.remove("b", "killed")
+    iterations.change_graph(2, graph(MEMBERS), joins="b")
+    for member in MEMBERS:
+        assert not iterations.add(*entered(member, 3, 12.0))
+    assert iterations.judge(float("inf")) == [] and iterations._over == 1
