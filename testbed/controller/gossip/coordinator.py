@@ -119,7 +119,7 @@ class GossipCoordinator(Coordinator):
         if not self.running:
             return
         if self._topology.closed_reason:
-            yield from self._refuse_joining(self._topology.closed_reason)
+            yield from self._refuse_joining(dict.fromkeys(self._joining, self._topology.closed_reason))
         if self._joining and self._topology.idle:
             yield from self._prepare_join()
 
@@ -216,14 +216,14 @@ class GossipCoordinator(Coordinator):
 
         Members before it wait longer: it may be the neighbour that they lack. Without such a member, all are refused.
         """
-        why = ""
+        refused: dict[str, str] = {}
         for member, address in self._joining.items():
             try:
                 yield from self._topology.prepare_join(member, address)
                 return
             except GraphError as error:
-                why = why or str(error)
-        yield from self._refuse_joining(why)
+                refused[member] = self._topology.refusal(member, error)
+        yield from self._refuse_joining(refused)
 
     def _admit(self, configuration: NodeConfiguration) -> Tell:
         """Return the Welcome of a member that joins in the iteration in which the others change to its graph."""
@@ -237,8 +237,8 @@ class GossipCoordinator(Coordinator):
     def _welcome(self, member: str, job: Job) -> Tell:
         return Tell(member, Welcome(job, self._roster, plan={}, keys=self.identities.keys(member)))
 
-    def _refuse_joining(self, why: str) -> Actions:
-        for member in self._joining:
+    def _refuse_joining(self, reasons: Mapping[str, str]) -> Actions:
+        for member, why in reasons.items():
             yield Tell(member, Stop(brief(f"this member could not join: {why}")))
         self._joining.clear()
 

@@ -68,6 +68,20 @@ class TopologyChanges:
         ends = {end for edge in self._in_force.edges if member in edge for end in edge}
         return ends & set(self._iterations.members) - {member}
 
+    def refusal(self, member: str, error: GraphError) -> str:
+        """Return why a member can't join, and what to do: `error` is that of `prepare_join`.
+
+        The members that are lost may be the only ones that connect it with the others.
+        """
+        ends = {end for edge in self._full_graph.edges if member in edge for end in edge}
+        lost = sorted(ends - {member, *self._iterations.members})
+        if error.rule != "not-connected" or not lost:
+            return str(error)
+        return (
+            f"the graph does not connect {member} with the members that train while {', '.join(lost)} "
+            f"{'is' if len(lost) == 1 else 'are'} lost; start {member} again once one of its neighbours is back"
+        )
+
     @property
     def idle(self) -> bool:
         """True if no swap is under way."""

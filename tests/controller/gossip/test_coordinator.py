@@ -386,7 +386,12 @@ def test_a_comer_without_neighbours_waits_for_one_that_can_join() -> None:
 def test_comers_are_refused_where_none_of_them_has_a_neighbour() -> None:
     coordinator = lonely()
     list(coordinator.join(hello(DIES)))
-    assert told(coordinator.proceed(), Stop) == {DIES}
+    actions = list(coordinator.proceed())
+    assert told(iter(actions), Stop) == {DIES}
+    messages = [action.message for action in actions if isinstance(action, Tell)]
+    (why,) = [message.reason for message in messages if isinstance(message, Stop)]
+    assert all(name in why for name in VIEW.names[1:4]), "the comer, and the neighbours of which one has to come first"
+    assert not any(name in why for name in (VIEW.names[0], VIEW.names[4]))
 
 
 def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
