@@ -1,6 +1,6 @@
 """Files that are written whole: a reader sees all of the old content or all of the new.
 
-    NAME.<thread>.new   written, then synced   --rename-->   NAME   and the folder synced, which holds the name
+    NAME.<thread>-<process>.new   written, synced   --rename-->   NAME   and the folder synced, which holds the name
 
 This holds after a kill and after a power failure: without the first sync a file system may keep the rename and lose the
 content written before it, so that NAME is empty.
@@ -18,6 +18,10 @@ from typing import BinaryIO
 
 #: The ending of the name of an unfinished file. A kill leaves such a file beside the old one.
 UNFINISHED = ".new"
+
+#: A part of the names of this process's unfinished files. Processes of other containers and hosts have threads with the
+#: same numbers, and may write into the same folder.
+_PROCESS = os.urandom(4).hex()
 
 
 @contextmanager
@@ -76,8 +80,8 @@ def remove_empty(folders: Iterable[Path]) -> None:
 
 @contextmanager
 def _beside(path: Path, mode: int) -> Iterator[BinaryIO]:
-    # No other living thread has this number, so a file of that name is left from a killed one.
-    fresh = path.with_name(f"{path.name}.{threading.get_native_id()}{UNFINISHED}")
+    # No other living thread has this number here, so a file of that name is left from a killed one.
+    fresh = path.with_name(f"{path.name}.{threading.get_native_id()}-{_PROCESS}{UNFINISHED}")
     fresh.unlink(missing_ok=True)
     try:
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed import atomic_file
 from testbed.atomic_file import UNFINISHED, new_folder, replacing, write_text
 
 
@@ -78,6 +79,21 @@ def test_many_writers_of_one_file_leave_one_of_their_contents(tmp_path: Path) ->
         thread.join()
     content = path.read_text()
     assert content == content[0] * 5000
+    assert [each.name for each in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.pure
+def test_writers_in_two_containers_have_files_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their threads can have the same number, and both may write into a shared folder."""
+    path = tmp_path / "f"
+    with replacing(path) as file:
+        file.write(b"half")
+        with monkeypatch.context() as other_container:
+            other_container.setattr(atomic_file, "_PROCESS", "other")
+            write_text(path, "theirs")
+        assert path.read_text() == "theirs"
+        file.write(b" and whole")
+    assert path.read_text() == "half and whole"
     assert [each.name for each in tmp_path.iterdir()] == ["f"]
 
 
