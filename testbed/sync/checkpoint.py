@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, BinaryIO, Protocol, cast
 
 import torch
 
@@ -83,10 +83,40 @@ def save(path: Path, round_number: int, plan: Plan, states: Mapping[str, Mapping
         round_number: The last completed round.
         plan: The plan of that round.
         states: The states of the parts by name. Those of a module and an optimizer refer to their tensors.
+
+    Raises:
+        OSError: The file can't be written: its folder is missing, or the disk is full. Names the file.
     """
     value = {"version": VERSION, "round": round_number, "plan": plan.dumps(), "parts": dict(states)}
     with replacing(path) as file:
-        torch.save(value, file)
+        output = _Output(file)
+        torch.save(value, cast("IO[bytes]", output))
+        if output.error is not None:
+            raise output.error
+
+
+class _Output:
+    """A file for `torch.save`, which turns the error of a write into one without its cause.
+
+    Attributes:
+        error: The first error; what is written after it is dropped.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.error: OSError | None = None
+        self._file = file
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write the bytes, unless an earlier write failed."""
+        if self.error is None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the file is flushed when it is complete."""
 
 
 def load(path: Path) -> Checkpoint:

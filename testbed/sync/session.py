@@ -256,6 +256,9 @@ class Session(ControlledMember, StrategyMethods):
         Args:
             path: The file to write; an existing file is replaced as a whole.
             **parts: The model, the optimizer, the strategy, … by name.
+
+        Raises:
+            OSError: The file can't be written; names it. An existing file stays as it is.
         """
         # Before the round is read, because a strategy waits for the rounds under way. A module's state refers to its
         # tensors, so these rounds change it, too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -131,3 +132,10 @@ def test_parts_must_be_those_that_were_saved(tmp_path: Path) -> None:
     with pytest.raises(sync.CheckpointError) as caught:
         sync.load(tmp_path / "file").restore(model=net, optimizer=torch.optim.SGD(net.parameters(), lr=1.0))
     assert (caught.value.rule, caught.value.given) == ("parts", ["model", "optimizer"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_an_error_that_names_the_file() -> None:
+    with pytest.raises(OSError) as caught:
+        sync.checkpoint.save(Path("/dev/full"), 3, PLAN, {"model": {"weights": torch.ones(100_000)}})
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
