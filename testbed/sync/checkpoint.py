@@ -62,7 +62,8 @@ class Checkpoint:
             **parts: The objects to restore, by the names under which they were saved.
 
         Raises:
-            CheckpointError: The names are not those of the checkpoint.
+            CheckpointError: The names are not those of the checkpoint (rule `parts`), or a part does not take its state
+                (rule `state`), as where the model has other layers. Parts before that one are restored.
         """
         if missing := sorted(set(parts) ^ set(self.parts)):
             raise CheckpointError(
@@ -72,7 +73,15 @@ class Checkpoint:
                 given=sorted(parts),
             )
         for name, part in parts.items():
-            part.load_state_dict(self.parts[name])
+            try:
+                part.load_state_dict(self.parts[name])
+            except Exception as error:  # a part may raise anything: it is the program's own
+                raise CheckpointError(
+                    f"the checkpoint's state of {name!r} does not fit the {name} that was given: {error!r}. Make it "
+                    "with the same arguments as the saved one",
+                    rule="state",
+                    given=name,
+                ) from error
 
 
 def save(path: Path, round_number: int, plan: Plan, states: Mapping[str, Mapping[str, Any]]) -> None:

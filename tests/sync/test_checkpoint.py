@@ -6,7 +6,7 @@ import errno
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ import torch
 from testbed import sync
 from testbed.plan import Plan
 from testbed.sync.checkpoint import StateDictFns
+from testbed.sync.strategies import Gradients
 from testbed.sync.strategies.strategy import Strategy
 from tests.sync.plans import chain, names
 from tests.sync.sessions import run
@@ -132,6 +133,17 @@ def test_parts_must_be_those_that_were_saved(tmp_path: Path) -> None:
     with pytest.raises(sync.CheckpointError) as caught:
         sync.load(tmp_path / "file").restore(model=net, optimizer=torch.optim.SGD(net.parameters(), lr=1.0))
     assert (caught.value.rule, caught.value.given) == ("parts", ["model", "optimizer"])
+
+
+@pytest.mark.parametrize("name", ["model", "strategy"])
+def test_a_part_that_takes_no_such_state_is_named(tmp_path: Path, name: str) -> None:
+    net = model()
+    strategy = Gradients(cast(Any, None), [*net.parameters()])
+    states = {"model": net.state_dict(), "strategy": strategy.state_dict(), name: {"of": "another"}}
+    sync.checkpoint.save(tmp_path / "file", 3, PLAN, states)
+    with pytest.raises(sync.CheckpointError) as caught:
+        sync.load(tmp_path / "file").restore(model=net, strategy=strategy)
+    assert (caught.value.rule, caught.value.given) == ("state", name)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
