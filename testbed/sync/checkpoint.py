@@ -128,7 +128,7 @@ class _Output:
         """Do nothing: the file is flushed when it is complete."""
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: str | Path) -> Checkpoint:
     """Read a checkpoint. Loading runs no code from the file.
 
     Args:
@@ -137,6 +137,7 @@ def load(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: The file is not a checkpoint, is damaged, or has another version.
     """
+    path = Path(path)
     try:
         value = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:

@@ -246,7 +246,7 @@ class Session(ControlledMember, StrategyMethods):
             self._engine.fail(error)
             raise
 
-    def save(self, path: Path, **parts: Stateful) -> None:
+    def save(self, path: str | Path, **parts: Stateful) -> None:
         """Write a checkpoint, between two steps. `sync.load` reads it.
 
             session.save(path, model=model, optimizer=optimizer, strategy=strategy)
@@ -263,7 +263,7 @@ class Session(ControlledMember, StrategyMethods):
         # Before the round is read, because a strategy waits for the rounds under way. A module's state refers to its
         # tensors, so these rounds change it, too.
         states = {name: part.state_dict() for name, part in parts.items()}
-        save(path, self.rounds, self.plan, states)
+        save(Path(path), self.rounds, self.plan, states)
 
     def report(
         self,

@@ -89,7 +89,7 @@ def test_rounds_that_end_while_the_states_are_taken_count(tmp_path: Path) -> Non
             session.allreduce(torch.ones(3))
             return {}
 
-        path = tmp_path / f"{session.name}.checkpoint"
+        path = f"{tmp_path}/{session.name}.checkpoint"
         session.save(path, strategy=StateDictFns(state, lambda _: None))
         return sync.load(path).round
 
