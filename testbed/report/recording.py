@@ -33,7 +33,7 @@ from testbed.spec.errors import SpecError
 from testbed.spec.load import parse_yaml
 from testbed.spec.model import validate
 from testbed.spec.topology import TopologyFile
-from testbed.telemetry.averages import mean_if_all
+from testbed.telemetry.averages import means_if_all
 from testbed.telemetry.rate_steps import recorded_steps
 from testbed.telemetry.round_span import span_of, time_spent
 
@@ -252,7 +252,7 @@ def _rounds(reports: Sequence[ReportLine], began: float, gossips: bool) -> list[
             "epoch": max(one.epoch for one in its),
             "finished_s": max(one.finished_s for one in its) - began,
             "seconds": span_of((one.started_s, one.finished_s) for one in its).seconds,
-            "metrics": _means(its),
+            "metrics": means_if_all(one.metrics for one in its),
             "workers": {one.member: _spent(one, gossips) for one in its},
         }
         for number, its in sorted(by_round.items())
@@ -263,15 +263,6 @@ def _spent(report: ReportLine, gossips: bool) -> list[float]:
     step_s = report.compute_s + report.paced_s
     figures = time_spent(report.finished_s - report.started_s, step_s, report.waited, gossips)
     return [round(seconds, 4) for seconds in figures.values()]
-
-
-def _means(reports: Sequence[ReportLine]) -> dict[str, float | None]:
-    """Return the mean of each metric over members; None where a member's value was not finite."""
-    values: dict[str, list[float | None]] = {}
-    for report in reports:
-        for name, value in report.metrics.items():
-            values.setdefault(name, []).append(value)
-    return {name: mean_if_all(each) for name, each in values.items()}
 
 
 def _plans(path: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.telemetry.averages import mean_if_all, mean_of_known, median_of_known, percentile
+from testbed.telemetry.averages import mean_if_all, mean_of_known, means_if_all, median_of_known, percentile
 
 pytestmark = pytest.mark.pure
 
@@ -48,6 +48,7 @@ def test_missing_figures_do_not_count() -> None:
 def test_a_mean_over_all_lacks_where_one_figure_does() -> None:
     assert mean_if_all(value for value in (1.0, 4.0)) == 2.5
     assert mean_if_all([1.0, None]) is None and mean_if_all([]) is None
+    assert means_if_all([{"loss": 1.0, "accuracy": 0.5}, {"loss": None}]) == {"loss": None, "accuracy": 0.5}
 
 
 def test_figures_of_numpy_become_floats() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from testbed.controller.model.actions import Contradiction
-from testbed.controller.model.round_log import means
 from testbed.controller.model.spec import GossipGraph
 from testbed.planning import Pair
 from testbed.planning.gaps import GapMonitor, Violation
 from testbed.protocol import Report
+from testbed.telemetry.averages import means_if_all
 
 #: The monitor needs reports in the order of their times, and reports over different connections may be read out of
 #: order. Members send reports at once, so after this many seconds no older report can be under way.
@@ -188,7 +188,7 @@ class IterationLog:
 
     def metrics(self) -> dict[str, float | None]:
         """Return the mean of each metric over the members' newest reports; None where a value is not finite."""
-        return means(self._newest.values())
+        return means_if_all(report.metrics for report in self._newest.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return the widest iteration gap, and the widest gap and bound (None: unbounded) of each pair that had a gap.

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from testbed.controller.model.actions import Contradiction
 from testbed.planning import Pair
 from testbed.protocol import PeerSample, Report, Train
-from testbed.telemetry.averages import mean_of_known
+from testbed.telemetry.averages import means_if_all
 from testbed.telemetry.round_span import RoundSpan, span_of
 
 #: Rounds whose median says how long members compute. In some rounds a member also evaluates its model.
@@ -57,7 +57,7 @@ class ReportedRound:
             finished_s=span.finished_s,
             lost=sum(report.lost for report in its),
             duplicated=sum(report.duplicated for report in its),
-            metrics=means(its),
+            metrics=means_if_all(report.metrics for report in its),
         )
 
     def samples(self) -> dict[Pair, PeerSample]:
@@ -115,15 +115,6 @@ class RoundSummary:
             "duplicated": self.duplicated,
             "metrics": dict(self.metrics),
         }
-
-
-def means(reports: Collection[Report]) -> dict[str, float | None]:
-    """Return the mean of each metric over the reports that have it; None where one of the values is not finite."""
-    values: dict[str, list[float | None]] = {}
-    for report in reports:
-        for name, value in report.metrics.items():
-            values.setdefault(name, []).append(value)
-    return {name: None if None in found else mean_of_known(found) for name, found in values.items()}
 
 
 class RoundLog:
