@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,8 @@ def read_kind(file: Path, wanted: str) -> dict[str, Any]:
         value = read_yaml(file)
     except SpecError:
         found = next((kind for kind, (_, ends, _) in KINDS.items() if unpacked_name(file).suffix.lower() in ends), None)
-        found = RUN if _is_there(file / "manifest.json") else found
-        if found is None or not _is_there(file):
+        found = RUN if holds((file / "manifest.json").exists) else found
+        if found is None or not holds(file.exists):
             raise
     else:
         found = kind_of(value)
@@ -153,10 +153,11 @@ def read_kind(file: Path, wanted: str) -> dict[str, Any]:
     raise SpecError(file, [Fault("file", rule, f"the path of {wanted}; {uses}")])
 
 
-def _is_there(file: Path) -> bool:
+def holds(asked: Callable[[], bool]) -> bool:
+    """Return the result of `asked`, a path's method such as `is_file`; False if the path is too long for a file."""
     try:
-        return file.exists()
-    except OSError:  # a name that is too long
+        return asked()
+    except OSError:
         return False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from testbed.schemes.choice import SchemeChoice
 from testbed.spec.errors import Fault
+from testbed.spec.load import holds
 from testbed.spec.model import Strict
 from testbed.spec.topology import Topology
 from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, Size
@@ -23,14 +24,6 @@ OWN = ("TESTBED_", "PET_")
 def is_path(image: str) -> bool:
     """Return whether an image is written as a path: `.`, `./Dockerfile`, `/a/b`. No image's name begins like these."""
     return image.startswith((".", "/"))
-
-
-def holds(asked: Callable[[], bool]) -> bool:
-    """Return the result of `asked`, a path's method such as `is_file`; False if the path is too long for a file."""
-    try:
-        return asked()
-    except OSError:
-        return False
 
 
 class ProgramSection(Strict):

@@ -32,7 +32,8 @@ from testbed.emulation.containers.requirements import canonical
 from testbed.emulation.containers.requirements_file import MOST_BYTES, RequirementsFile, copy_project
 from testbed.resources import __version__
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.program import holds, is_path
+from testbed.spec.load import holds
+from testbed.spec.program import is_path
 from testbed.trace.text import bytes_of, decoded
 
 #: PyTorch's own programs need it: `all_gather_object` does not work without NumPy.

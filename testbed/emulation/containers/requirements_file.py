@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.program import holds
+from testbed.spec.load import holds
 from testbed.trace.text import text_of
 
 #: The largest file: `pip freeze` of a thousand packages with their hashes.

@@ -17,8 +17,7 @@ from testbed.run.assignments import check_policy
 from testbed.schemes import is_file
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
-from testbed.spec.load import parse_yaml
-from testbed.spec.program import holds
+from testbed.spec.load import holds, parse_yaml
 from testbed.spec.sweep import Axis, as_yaml
 
 
