@@ -76,8 +76,10 @@ class Tree:
         if not 0 < self.share <= 1:
             text = f"tree of {self.root}: the share {self.share} is not in (0, 1]"
             raise PlanError(text, field="share", given=self.share)
-        if self.keys:
-            _check_shares(self.keys, f"the keys of the tree of {self.root}", "keys")
+        total = sum(self.keys)
+        if self.keys and (not all(0 < share <= 1 for share in self.keys) or abs(total - 1) > _SHARES_TOLERANCE):
+            shares = f"the shares {list(self.keys)} must each be in (0, 1] and add up to 1, not {total}"
+            raise PlanError(f"the keys of the tree of {self.root}: {shares}", field="keys", given=self.keys)
         for kind, parents in (("reduce", self.reduce), ("broadcast", self.broadcast)):
             if frozenset(parents) != members - {self.root}:
                 missing = sorted(members - {self.root} - set(parents))
@@ -120,13 +122,6 @@ def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str)
             raise PlanError(text, rule="no-way-to-root", field=kind, member=member)
         seen.add(member)
         member = parents[member]
-
-
-def _check_shares(shares: Iterable[float], what: str, field: str) -> None:
-    shares = tuple(shares)
-    if not all(0 < share <= 1 for share in shares) or abs(sum(shares) - 1) > _SHARES_TOLERANCE:
-        text = f"{what}: the shares {list(shares)} must each be in (0, 1] and add up to 1, not {sum(shares)}"
-        raise PlanError(text, field=field, given=shares)
 
 
 @dataclass(frozen=True, slots=True)
