@@ -38,6 +38,7 @@ from benchmarks.support.table import Table, progress, show
 from testbed.emulation.shaping import open_shaper
 from testbed.emulation.topo import WanTopo
 from testbed.spec.topology import Topology
+from tests.cli.standing import command, environment
 
 ROOT = Path(__file__).parents[1]
 GEANT = ROOT / "topologies" / "geant-40.yaml"
@@ -255,15 +256,7 @@ def _cleaned(name: str) -> Iterator[None]:
 
 
 def _verb(*words: str) -> None:
-    subprocess.run(_command(*words), stdout=subprocess.DEVNULL, check=True, env=_environment(), timeout=VERB_LIMIT_S)
-
-
-def _command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "testbed", *words]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    subprocess.run(command(*words), stdout=subprocess.DEVNULL, check=True, env=environment(), timeout=VERB_LIMIT_S)
 
 
 def _standing_table(taken: Sequence[Taken]) -> Table:
@@ -308,12 +301,12 @@ def _first_step_s(file: Path, starter: str) -> float:
     Raises:
         RuntimeError: It printed none, or the launch failed.
     """
-    command = _command("launch", str(file), "--", starter, SCRIPT.name, "--steps", "1")
+    words = command("launch", file, "--", starter, SCRIPT.name, "--steps", "1")
     began, first_s = time.monotonic(), None
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # the workers are another user
         shutil.copy(SCRIPT, folder)
-        with subprocess.Popen(command, cwd=folder, env=_environment(), stdout=subprocess.PIPE, text=True) as launch:
+        with subprocess.Popen(words, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as launch:
             assert launch.stdout is not None
             for line in launch.stdout:
                 if first_s is None and FIRST_STEP in line:
