@@ -38,7 +38,6 @@ from tests.waiting import PATIENCE_S, until
 preload("tests.sync.cluster", "testbed.controller.serve")
 
 ELEMENTS = 60_000
-CHUNK_ELEMENTS = 16 * 1024
 #: For float32 sums of nine numbers around 1.
 TOLERANCE = 1e-5
 

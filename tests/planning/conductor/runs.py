@@ -68,10 +68,6 @@ class Conducted:
     def last(self) -> Candidate:
         return self.chosen[-1][1]
 
-    def steps_under(self, scheme: str) -> int:
-        ends = [began for began, _ in self.chosen[1:]] + [self.steps]
-        return sum(end - began for (began, its), end in zip(self.chosen, ends, strict=True) if its.scheme == scheme)
-
 
 def conduct(truth: Truth, steps: int, seed: int = 0) -> Conducted:
     """Run N steps. The conductor chooses after each round of several steps, and after each fourth of one step."""
