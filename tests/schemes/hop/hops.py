@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from testbed.planning.graphs import Graph, Weights, uniform
 from testbed.schemes.hop.member import HopMember, Tokens
 from testbed.schemes.hop.reception import HopRules
 from testbed.sync.gossip.neighbours import Neighbours
+from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 
 
@@ -44,6 +46,16 @@ def bounds_of(graph: Graph, rules: HopRules) -> Mapping[tuple[str, str], float]:
 
 def monitor_of(graph: Graph, rules: HopRules) -> GapMonitor:
     return GapMonitor(graph.members, bounds_of(graph, rules))
+
+
+def irregular(random: Random, problem: Quadratics) -> Conditions:
+    """Return conditions with steps of 1 or 6 units, delays up to 3, and messages that overtake each other."""
+    return Conditions(
+        step_time=lambda member, iteration: random.choice((1.0, 6.0)),
+        delay=lambda sender, receiver: random.uniform(0, 3),
+        change=problem.change,
+        in_order=False,
+    )
 
 
 class Invariants(Watcher):

@@ -17,7 +17,7 @@ from testbed.sync.gossip.effects import Send, Steps
 from tests.schemes.hop.campaign import run_cases
 from tests.schemes.hop.cases import Case
 from tests.schemes.hop.figures import random_slowdown, stragglers
-from tests.schemes.hop.hops import hop_members, run_hop
+from tests.schemes.hop.hops import hop_members, irregular, run_hop
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Deadlock, Simulation
 
@@ -98,7 +98,7 @@ def test_modes_that_wait_for_all_average_as_the_matrix_does(
     graph: Graph, weigh: Callable[[Graph], Weights], rules: HopRules
 ) -> None:
     """x(k+1) = W x(k) - rate x gradient, whatever the delays: with Metropolis weights it is D-PSGD."""
-    problem, weights, random = Quadratics(graph.members, Random(1)), weigh(graph), Random(2)
+    problem, weights = Quadratics(graph.members, Random(1)), weigh(graph)
     expected = dict(problem.start)
     for iteration in range(20):
         expected = {
@@ -107,13 +107,7 @@ def test_modes_that_wait_for_all_average_as_the_matrix_does(
             for member in graph.members
         }
     members = hop_members(graph, rules, 20, problem.start, weights)
-    conditions = Conditions(
-        step_time=lambda member, iteration: random.choice((1.0, 6.0)),
-        delay=lambda sender, receiver: random.uniform(0, 3),
-        change=problem.change,
-        in_order=False,
-    )
-    run_hop(graph, members, rules, conditions)
+    run_hop(graph, members, rules, irregular(Random(2), problem))
     for name, member in members.items():
         assert torch.allclose(member.parameters, expected[name], atol=1e-5)
 

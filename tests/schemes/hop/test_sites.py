@@ -14,7 +14,7 @@ from testbed.schemes.hop.reception import HopRules
 from testbed.schemes.hop.sites import SiteLeader, SiteWorker
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import PeerCut
-from tests.schemes.hop.hops import neighbours
+from tests.schemes.hop.hops import irregular, neighbours
 from tests.sync.gossip.loopback import start
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
@@ -53,15 +53,9 @@ def expected(problem: Quadratics, iterations: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("rules", [HopRules(), HopRules(max_ig=2, parallel=True)])
 def test_a_sites_step_is_the_mean_of_its_members(rules: HopRules) -> None:
-    problem, random = Quadratics(EVERYBODY, Random(1)), Random(2)
+    problem = Quadratics(EVERYBODY, Random(1))
     made = parties(rules, 20, problem)
-    conditions = Conditions(
-        step_time=lambda member, iteration: random.choice((1.0, 6.0)),
-        delay=lambda sender, receiver: random.uniform(0, 3),
-        change=problem.change,
-        in_order=False,
-    )
-    Simulation(made, conditions).run()
+    Simulation(made, irregular(Random(2), problem)).run()
     for leader, parameters in expected(problem, 20).items():
         assert torch.allclose(made[leader].parameters, parameters, atol=1e-5)
         for name in SITES[leader]:

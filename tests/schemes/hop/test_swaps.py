@@ -13,10 +13,10 @@ from testbed.planning.graphs import complete, double_ring, metropolis, ring, uni
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.neighbourhood import Neighbourhood
 from testbed.schemes.hop.reception import HopRules
-from tests.schemes.hop.hops import hop_members, neighbours
+from tests.schemes.hop.hops import hop_members, irregular, neighbours
 from tests.schemes.hop.swapper import Era, Swapper, run_swaps
 from tests.sync.gossip.quadratic import Quadratics
-from tests.sync.gossip.simulation import Conditions, Simulation
+from tests.sync.gossip.simulation import Simulation
 
 pytestmark = pytest.mark.pure
 
@@ -54,18 +54,12 @@ def expected(problem: Quadratics, eras: list[Era], iterations: int) -> Mapping[s
 @pytest.mark.parametrize("rules", [HopRules(), HopRules(max_ig=2), HopRules(notify_ack=True, parallel=True)])
 @pytest.mark.parametrize("late", [(), ("e",)])
 def test_averages_are_those_of_the_graph_in_force(rules: HopRules, late: tuple[str, ...]) -> None:
-    members, random = tuple("abcd"), Random(3)
+    members = tuple("abcd")
     graphs = [ring(members), complete((*members, *late)), ring((*late, *members))]
     problem = Quadratics((*members, *late), Random(1))
     problem.start = {name: problem.start[name] for name in members}
-    conditions = Conditions(
-        step_time=lambda member, iteration: random.choice((1.0, 6.0)),
-        delay=lambda sender, receiver: random.uniform(0, 3),
-        change=problem.change,
-        in_order=False,
-    )
     parties = hop_members(graphs[0], rules, 60, problem.start, uniform(graphs[0]))
-    simulation = Simulation(parties, conditions)
+    simulation = Simulation(parties, irregular(Random(3), problem))
     swapper = Swapper(simulation, rules, graphs, Random(5), 60, lambda: 1.0)
     simulation.run()
     assert len(swapper.eras) == 3
