@@ -9,6 +9,7 @@ from math import inf
 
 from torch import Tensor
 
+from testbed.planning.graphs import Graph
 from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.errors import SyncError
 from testbed.sync.gossip.driver import Driver, LocalStep
@@ -137,6 +138,11 @@ def start(
     for name, node in nodes.items():
         node.start(parties[name], partners[name], roster, step(name), lambda k, name=name: tell(name, k), survives)
     return nodes
+
+
+def around(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Return each member's neighbours, which may send it messages."""
+    return {name: tuple({*graph.sources(name), *graph.targets(name)}) for name in graph.members}
 
 
 def no_change(name: str) -> LocalStep:

@@ -23,6 +23,7 @@ from testbed.sync.gossip.neighbours import Neighbours
 from tests.schemes.hop.hops import hop_members, monitor_of, neighbours
 from tests.schemes.participants import participant
 from tests.sync.gossip.driven import ADDRESS, PATIENCE_S, Controller, DrivenMember, Network, World, no_change, rough
+from tests.sync.gossip.loopback import around
 from tests.sync.gossip.quadratic import Quadratics
 
 pytestmark = pytest.mark.pure
@@ -30,10 +31,6 @@ pytestmark = pytest.mark.pure
 SEEDS = (1, 2, pytest.param(3, marks=pytest.mark.long))
 SIX = tuple(f"w{index}" for index in range(6))
 EIGHT = tuple(f"w{index}" for index in range(8))
-
-
-def around(graph: Graph) -> dict[str, tuple[str, ...]]:
-    return {name: tuple({*graph.sources(name), *graph.targets(name)}) for name in graph.members}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

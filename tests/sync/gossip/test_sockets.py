@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from testbed.planning.gaps import GapMonitor, Violation, gap_bounds
-from testbed.planning.graphs import Graph, complete, double_ring, metropolis, ring, uniform
+from testbed.planning.graphs import complete, double_ring, metropolis, ring, uniform
 from testbed.protocol import NodeConfiguration
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.reception import HopRules
@@ -24,17 +24,13 @@ from testbed.sync.transport.frame import Frame, Greeting
 from testbed.sync.transport.listener import Received
 from tests.schemes.hop.hops import hop_members, neighbours
 from tests.schemes.participants import participant
-from tests.sync.gossip.loopback import Gate, Node, no_change, start
+from tests.sync.gossip.loopback import Gate, Node, around, no_change, start
 from tests.sync.gossip.quadratic import Quadratics
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
 MEMBERS = tuple(f"w{index}" for index in range(6))
-
-
-def around(graph: Graph) -> dict[str, tuple[str, ...]]:
-    return {name: tuple({*graph.sources(name), *graph.targets(name)}) for name in graph.members}
 
 
 def run(nodes: dict[str, Node]) -> None:
