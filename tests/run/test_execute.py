@@ -29,14 +29,10 @@ from testbed.run.terminal.display import Display, OutputClosedError, ProgressCon
 from testbed.run.watchdog import DISK_OF, HOST
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
+from tests.run.pair import TOPOLOGY
 
 ROOT = Path(__file__).parents[2]
 
-TOPOLOGY = {
-    "name": "pair",
-    "sites": {"quito": {"workers": 1}, "lima": {"workers": 1}},
-    "links": [{"between": ["quito", "lima"], "rate": "20mbit", "delay": "5ms"}],
-}
 EXPERIMENT = {"name": "pair", "topology": "pair.yaml", "train": {"model": "cnn", "batch": 4, "rounds": 3}}
 
 

@@ -18,6 +18,7 @@ from testbed.cli import app
 from testbed.run.sweep.planned_run import Point, Variant, combinations, hash_of, point_at, runs_at
 from testbed.spec.experiment import Experiment
 from testbed.starts import new_policy, new_scheme
+from tests.run import pair
 from tests.run.running import REPOSITORY
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
 from tests.waiting import PATIENCE_S
@@ -187,11 +188,6 @@ PAIR = {
     "compute": {"step_time": "100ms"},
     "sync": {"policy": "mst"},
 }
-TOPOLOGY = {
-    "name": "pair",
-    "sites": {"quito": {"workers": 1}, "lima": {"workers": 1}},
-    "links": [{"between": ["quito", "lima"], "rate": "20mbit", "delay": "5ms"}],
-}
 
 
 @pytest.mark.pure
@@ -249,7 +245,7 @@ def test_bad_input_is_refused_before_the_first_run(
 @pytest.mark.system
 @pytest.mark.timeout(600)
 def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
-    for name, value in (("pair", PAIR), ("topology", TOPOLOGY)):
+    for name, value in (("pair", PAIR), ("topology", pair.TOPOLOGY)):
         (tmp_path / f"{name}.yaml").write_text(json.dumps(value))
     words = ("pair.yaml", "--policies", "mst,netstorm:roots=2", "--seeds", "7", "--json")
     command = [sys.executable, "-m", "testbed", "compare", *words]
