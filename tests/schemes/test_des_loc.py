@@ -18,7 +18,7 @@ from testbed.schemes.wrapped import moments_of
 from testbed.worker import optimizer as worker_optimizer
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
-from tests.sync.strategies.training import around, by_mean_gradient, flat, model, step
+from tests.sync.strategies.training import around, by_mean_gradient, flat, model, sgd, step
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
@@ -27,10 +27,6 @@ STEPS = 12
 
 def adam(net: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(net.parameters(), lr=0.01)
-
-
-def sgd(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(net.parameters(), lr=0.1)
 
 
 def held(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

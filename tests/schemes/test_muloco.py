@@ -19,7 +19,7 @@ from testbed.sync.codecs import by_name
 from testbed.sync.strategies import DiLoCo, Strategy
 from tests.sync.plans import chain, names
 from tests.sync.sessions import run
-from tests.sync.strategies.training import by_mean_gradient, flat, model, step
+from tests.sync.strategies.training import by_mean_gradient, flat, model, sgd, step
 
 pytestmark = pytest.mark.local
 
@@ -32,10 +32,6 @@ Make = Callable[[RoundTraining], Strategy]
 
 def muon(net: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Muon([parameter for parameter in net.parameters() if parameter.dim() == 2], lr=0.05)
-
-
-def sgd(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(net.parameters(), lr=0.1)
 
 
 def train(

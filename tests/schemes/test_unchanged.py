@@ -6,7 +6,6 @@ import atexit
 from pathlib import Path
 
 import pytest
-import torch
 
 from testbed.plan import Plan
 from testbed.protocol import Goodbye
@@ -15,15 +14,11 @@ from testbed.schemes.unchanged import UnchangedScript
 from testbed.sync import SyncError
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain
-from tests.sync.strategies.training import model, step
+from tests.sync.strategies.training import model, sgd, step
 
 pytestmark = pytest.mark.local
 
 TEXT = "local_sgd:every=2"
-
-
-def sgd(net: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(net.parameters(), lr=0.1)
 
 
 def test_a_member_joins_at_its_first_step_and_leaves_at_the_end(

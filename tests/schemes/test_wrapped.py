@@ -25,7 +25,7 @@ from testbed.sync.strategies import Gradients
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run, run_with
-from tests.sync.strategies.training import around, batch, flat, model, step
+from tests.sync.strategies.training import around, batch, flat, model, sgd, step
 
 MEMBERS = names(2)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
@@ -231,10 +231,6 @@ def refused(net: nn.Module, optimizer: Any, scheme: str = "diloco", **options: A
     with pytest.raises((ValueError, sync.SyncError)) as caught, schemes.wrap(net, optimizer, scheme, **options):
         pass
     return str(caught.value)
-
-
-def sgd(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(net.parameters(), lr=0.1)
 
 
 @pytest.mark.pure

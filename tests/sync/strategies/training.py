@@ -36,6 +36,10 @@ def batch(member: str, step: int, size: int = 8) -> tuple[torch.Tensor, torch.Te
     return inputs, inputs[:, :3].sum(1, keepdim=True).sin()
 
 
+def sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.1)
+
+
 def step(net: nn.Module, optimizer: torch.optim.Optimizer, member: str, number: int) -> None:
     """Take a step of an ordinary loop."""
     inputs, targets = batch(member, number)
