@@ -124,6 +124,14 @@ def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str)
         member = parents[member]
 
 
+def depth(member: str, parents: Mapping[str, str]) -> int:
+    """Return the hops from a member to the root of a tree, given each other member's parent."""
+    hops = 0
+    while member in parents:
+        member, hops = parents[member], hops + 1
+    return hops
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The elements [start, stop) of the flat tensor that one tree carries."""

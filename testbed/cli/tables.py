@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli.console import plain_table
-from testbed.plan import Plan
+from testbed.plan import Plan, depth
 from testbed.report import text
 from testbed.spec.units import count
 from testbed.telemetry.round_span import MEANING
@@ -151,7 +151,7 @@ def print_plan(plan: Plan, figures: Mapping[str, Any], own: bool) -> None:
     """
     table = _table("root", "share", "hops up", "hops down", "keys")
     for tree in plan.trees:
-        ways = (_depth(tree.reduce), _depth(tree.broadcast))
+        ways = (max((depth(name, way) for name in way), default=0) for way in (tree.reduce, tree.broadcast))
         table.add_row(tree.root, f"{tree.share:.1%}", *map(str, ways), str(len(tree.keys)) if tree.keys else "")
     _print_table(table)
     seconds, ratio = figures["predicted_seconds"], ""
@@ -208,15 +208,6 @@ def _print_reasons(why: Mapping[str, Any]) -> None:
         f"group · (1 + {terms}); [name] is the member that exchanges for its group",
         markup=False,
     )
-
-
-def _depth(parents: Mapping[str, str]) -> int:
-    """Return the hops of the longest path to the root."""
-    from networkx import DiGraph, dag_longest_path_length
-
-    graph = DiGraph()
-    graph.add_edges_from(parents.items())  # given to DiGraph, they make networkx import pandas
-    return int(dag_longest_path_length(graph))
 
 
 def _hosts(hosts: Mapping[str, Mapping[str, Any]]) -> Table:

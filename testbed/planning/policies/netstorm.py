@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from testbed.plan import Plan, Tree
+from testbed.plan import Plan, Tree, depth
 from testbed.planning.fastest import auxiliary_routes, fastest_tree, graph
 from testbed.planning.policy import Policy, PolicyError, check_switch, check_whole, register
 from testbed.planning.view import View
@@ -53,14 +52,7 @@ def _levels(view: View, tree: Tree, up: bool) -> float:
     parents = tree.reduce if up else tree.broadcast
     slowest: dict[int, float] = {}
     for child, parent in parents.items():
-        level = _depth(child, parents)
+        level = depth(child, parents)
         rate = view.edges[(child, parent) if up else (parent, child)].rate_bps
         slowest[level] = min(slowest.get(level, rate), rate)
     return sum(1 / rate for rate in slowest.values())
-
-
-def _depth(member: str, parents: Mapping[str, str]) -> int:
-    depth = 0
-    while member in parents:
-        member, depth = parents[member], depth + 1
-    return depth
