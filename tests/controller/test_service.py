@@ -17,6 +17,7 @@ import pytest
 
 from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.controller.allreduce import plan_swaps
+from testbed.controller.model.actions import After
 from testbed.controller.model.spec import Elasticity
 from testbed.controller.server.member_server import STOPPED, JoinRefused
 from testbed.plan import Plan
@@ -226,11 +227,19 @@ async def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) 
 async def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The wait for an answer begins once the other members have answered, which a busy host may hold up."""
     monkeypatch.setattr(plan_swaps, "HOLD_MARGIN_S", 0.1)
     jobs = dict.fromkeys(VIEW.names, Job(ROUNDS, round_timeout_s=0.1))
     async with training(spec_of(VIEW, jobs=jobs, period_s=3600.0), tmp_path, VIEW) as (controller, fleet):
         silent = fleet.members["b-w0"]
         silent.answer = None
+        wait, plans = controller._wait, group_of(controller).plans
+
+        async def wait_after_answers(action: After) -> None:
+            await happens(lambda: plans.pending is None or len(plans.pending.holders) == len(VIEW.names) - 1)
+            await wait(action)
+
+        controller._wait = wait_after_answers  # type: ignore[method-assign]
         controller.do(ForcePolicy(policy="star", options={"server": "d-w0"}))
         out = tmp_path / "out/decisions.jsonl"
         await happens(lambda: "b-w0 did not say in time" in list(read_records(out))[-1]["why"])
