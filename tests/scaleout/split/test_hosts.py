@@ -19,7 +19,7 @@ from testbed.scaleout.split.host import HostPath, SplitHost
 from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
 from testbed.scaleout.split.probes import STRETCH_S, ClockSample, Probed, best_of_stretches, estimate
 from testbed.scaleout.split.verdict import HostSamples
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 LOOPBACK = IPv4Address("127.0.0.1")
 
@@ -105,16 +105,16 @@ def test_samples_that_end_by_an_error_without_a_text_have_failed(monkeypatch: py
 
 @pytest.mark.local
 @pytest.mark.parametrize(
-    ("prints", "said"),
+    ("prints", "said", "begin_s"),
     [
-        ("echo Welcome to this host; cat >/dev/null", "ssh HOST true"),  # the start of an answer of 1.4 GB
-        (r"printf '\0\0\0\4????'; cat >/dev/null", "version"),
+        ("echo Welcome to this host; cat >/dev/null", "ssh HOST true", 0.5),  # the start of an answer of 1.4 GB
+        (r"printf '\0\0\0\4????'; cat >/dev/null", "version", PATIENCE_S),
     ],
 )
 def test_a_host_that_does_not_answer_as_one_is_lost_and_the_remedy_said(
-    prints: str, said: str, monkeypatch: pytest.MonkeyPatch
+    prints: str, said: str, begin_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BEGIN_S", 0.5)
+    monkeypatch.setattr(module, "BEGIN_S", begin_s)
     with pytest.raises(HostLost, match=said):
         HostProcess("north", ["sh", "-c", prints], LOOPBACK, b"0123456789abcdef")
 
