@@ -19,6 +19,7 @@ from testbed import certificates
 from testbed.certificates import CertificateError, make_certificates, make_host_certificates
 from testbed.cli import app
 from testbed.sockets import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, peer_name
+from tests.waiting import PATIENCE_S
 
 
 def made(folder: Path, *members: str) -> list[str]:
@@ -30,7 +31,7 @@ def seen_names(calls: Tls, answers: Tls) -> tuple[str, str]:
     one, other = socket.socketpair()
     with closing(answers.accepted(other)) as answering, closing(calls.opened(one)) as calling:
         for end in (answering, calling):
-            end.settimeout(10)
+            end.settimeout(PATIENCE_S)
 
         def answer() -> str:
             try:

@@ -83,7 +83,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     token = (folder / "secrets" / "http.key").read_text().strip()
     assert stat.filemode((folder / "secrets" / "http.key").stat().st_mode) == "-rw-------"
     made = Site(port, token, shown.decode(), ApiClient(folder / "run" / "admin.sock", "the controller"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             made.client.status()
@@ -187,7 +187,7 @@ def test_the_link_has_the_port_that_was_free_and_in_a_log_no_token(tmp_path: Pat
     with ForkedProgram(*words_of(tmp_path, 0)) as process:
         until(lambda: "page: " in process.said[1])
         process.terminate()
-        _, said = process.communicate(60)
+        _, said = process.communicate(PATIENCE_S)
         assert process.wait() == 0, said
     key = tmp_path / "secrets" / "http.key"
     assert str(key) in said and key.read_text().strip() not in said

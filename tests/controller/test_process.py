@@ -38,7 +38,7 @@ def client(tmp_path: Path) -> Iterator[ControllerClient]:
     spec.write_text(spec_of(mesh()).model_dump_json())
     with ForkedProgram(*command(tmp_path, spec)) as process:
         client = ControllerClient(tmp_path / "run/owner.sock")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 client.status()

@@ -23,7 +23,7 @@ from testbed.run.errors import RunFailed
 from testbed.run.watchdog import LEAST_QUIET_S, EngineWatch, Watchdog, check_machine, longest_quiet_s
 from testbed.spec.experiment import Experiment
 from tests.controller.runs import mesh, spec_of
-from tests.waiting import stop, until
+from tests.waiting import PATIENCE_S, stop, until
 
 pytestmark = pytest.mark.local
 
@@ -46,7 +46,7 @@ def controller(tmp_path: Path) -> Iterator[ControllerProcess]:
 
 def failure_of(dog: Watchdog) -> str:
     """Why it ends the run; it does within seconds."""
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + PATIENCE_S
     with pytest.raises(RunFailed) as raised:
         while time.monotonic() < deadline:
             dog.status()

@@ -24,6 +24,7 @@ from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.listener import Listener, Received, dispatch
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -129,8 +130,8 @@ def test_frames_over_a_socket_end_their_connection_alone(root: AllReduceGroup) -
                 frame = frame._replace(header=HEADERS.pack(header))
                 whole = WIRE.pack(frame) + payload
                 greeting = Greeting("m1", generation=PLAN.epoch)
-                handshake.greet(connection, greeting, "m0", settings_of("m1"), time.monotonic() + 10)
-                connection.settimeout(10)
+                handshake.greet(connection, greeting, "m0", settings_of("m1"), time.monotonic() + PATIENCE_S)
+                connection.settimeout(PATIENCE_S)
                 with suppress(OSError):  # the connection may be closed before all is read
                     connection.sendall(whole[: draw.randrange(len(whole))] if draw.random() < 0.5 else whole)
                     connection.shutdown(socket.SHUT_WR)

@@ -97,8 +97,8 @@ def address(folder: Path) -> Iterator[tuple[Address, Listener]]:
 
 
 def met(address: Address, greeting: Greeting, peer: str, settings: TransportSettings) -> None:
-    connection = socket.create_connection(address, 10)
-    handshake.greet(connection, greeting, peer, settings, time.monotonic() + 5).close()
+    connection = socket.create_connection(address, PATIENCE_S)
+    handshake.greet(connection, greeting, peer, settings, time.monotonic() + PATIENCE_S).close()
 
 
 def test_keys_alone_let_nobody_in_as_another(address: tuple[Address, Listener], folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.support.rendezvous import Rendezvous
 from testbed.plan import Plan, Tree
 from testbed.protocol import Hello, Welcome, decode, encode
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -22,7 +23,7 @@ def test_no_member_waits_for_its_reports_to_be_read(tmp_path: Path) -> None:
         members = []
         for number, name in enumerate(MEMBERS):
             member = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            member.settimeout(30)
+            member.settimeout(PATIENCE_S)
             member.connect(rendezvous.address.removeprefix("unix:"))
             member.sendall(encode(Hello(name, ("127.0.0.1", 1000 + number))))
             members.append(member)

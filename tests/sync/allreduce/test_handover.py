@@ -60,7 +60,7 @@ def answering(answer: bytes, refused: int = 0) -> Iterator[tuple[str, int]]:
                 with listener.accept()[0] as connection:
                     connection.recv(4096)
             with listener.accept()[0] as connection:
-                handshake.answer(connection, OLD, time.monotonic() + 10.0)
+                handshake.answer(connection, OLD, time.monotonic() + PATIENCE_S)
                 connection.sendall(answer)
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):

@@ -304,5 +304,5 @@ def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_
             controller.await_condition(lambda: len(arrived()) >= PROBE_TRAINS)
         finally:
             controller.prepare(replace(PLAN, epoch=1))  # the members' rounds end with it
-        assert all(torch.equal(result.result(20), torch.ones(5)) for result in results)
+        assert all(torch.equal(result.result(PATIENCE_S), torch.ones(5)) for result in results)
         assert not any(goodbye.error for goodbye in controller.goodbyes())

@@ -45,19 +45,19 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def settings_of(member: str, timeout_s: float = 10.0, **more: Any) -> TransportSettings:
+def settings_of(member: str, timeout_s: float = PATIENCE_S, **more: Any) -> TransportSettings:
     return TransportSettings(member, keys(member, MEMBERS), timeout_s, **more)
 
 
 def accept(listener: socket.socket) -> socket.socket:
     """Accept a connection of a, and authenticate it as b does."""
     connection, _ = listener.accept()
-    assert handshake.answer(connection, settings_of("b"), time.monotonic() + 10).member == "a"
+    assert handshake.answer(connection, settings_of("b"), time.monotonic() + PATIENCE_S).member == "a"
     sockets.acknowledge_at_once(connection)
     return connection
 
 
-def sender(listener: socket.socket, failures: queue.Queue[tuple[str, str]], timeout_s: float = 10.0) -> Sender:
+def sender(listener: socket.socket, failures: queue.Queue[tuple[str, str]], timeout_s: float = PATIENCE_S) -> Sender:
     settings = settings_of("a", timeout_s)
     return Sender("b", listener.getsockname(), settings, WIRE, lambda *what: failures.put(what))
 
@@ -242,7 +242,7 @@ def test_an_auxiliary_route_leaves_room_for_a_direct_connection_that_is_made_aft
 
 def test_a_sender_s_time_still_counts_when_another_has_taken_its_place(listener: socket.socket) -> None:
     """One of several connections may have sent before another one failed."""
-    outbox = Outbox(settings_of("a"), HEADER_BYTES, {"b": listener.getsockname()}, lambda *what: None)
+    outbox = Outbox(settings_of("a", 10.0), HEADER_BYTES, {"b": listener.getsockname()}, lambda *what: None)
     first = outbox._sender(("b", 0))
     first.failure, first.sending_s = "no connection", 3.0
     assert outbox._sender(("b", 0)) is not first
@@ -304,7 +304,7 @@ def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent()
     settings = settings_of("a", 0.3)
     outbox = Outbox(settings, HEADER_BYTES, {"b": address}, lambda *what: failures.put(what))
     (sending,) = outbox.connect(RouteTable(0, "a", frozenset({"b"}), ()))
-    assert not sending.await_connection(10)
+    assert not sending.await_connection(PATIENCE_S)
     assert "refused" in sending.failure and failures.empty()
     outbox.put(["b"], (1,), frame(0, size=0), memoryview(b""), lambda peer: None)
     assert failures.get(timeout=PATIENCE_S)[0] == "b"
@@ -394,7 +394,7 @@ def test_several_connections_share_the_work(listener: socket.socket) -> None:
     settings = settings_of("a", streams=3, congestion="reno")
     sending = Sender("b", listener.getsockname(), settings, WIRE, lambda *_: None)
     connections = [accept(listener) for _ in range(3)]
-    assert sending.await_connection(10)
+    assert sending.await_connection(PATIENCE_S)
     for index in range(30):
         put(sending, index)
     sending.finish()
