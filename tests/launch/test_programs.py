@@ -183,7 +183,10 @@ def test_what_programs_have_started_ends_with_them_however_far_it_went(start: St
 
 
 @pytest.mark.parametrize("unlabelled", [True, False])
-def test_one_that_is_deaf_is_ended_whatever_its_environment(tmp_path: Path, unlabelled: bool) -> None:
+def test_one_that_is_deaf_is_ended_whatever_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unlabelled: bool
+) -> None:
+    monkeypatch.setattr("testbed.launch.programs.GRACE_S", 0.1)
     told: list[str] = []
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
 
