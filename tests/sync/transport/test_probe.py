@@ -232,12 +232,18 @@ def test_nothing_counts_that_was_heard_before(probed: ProbedMember) -> None:
 
 
 @pytest.mark.local
-def test_a_train_whose_end_is_lost_is_over_in_time_whatever_strangers_send(probed: ProbedMember) -> None:
+def test_a_train_whose_end_is_lost_is_over_in_time_whatever_strangers_send(
+    probed: ProbedMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "SILENCE_S", PATIENCE_S)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
         sending.connect(probed.address)
         for packet in packets(1, PACKETS - 1):
             sending.send(packet)
             time.sleep(0.0001)
+        until(lambda: "a" in probed.listener._current and probed.listener._current["a"]._received == PACKETS - 1)
+        assert not probed.has_trains(1)
+        monkeypatch.setattr(probe, "SILENCE_S", 0.1)  # no packet can come late any more
 
         def has_train_beside_garbage() -> bool:
             sending.send(b"garbage")
