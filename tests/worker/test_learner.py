@@ -106,7 +106,8 @@ def test_flat_gradients_are_the_models_own() -> None:
     ("name", "theirs"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
 )
 def test_optimizers_step_as_pytorchs_do(name: str, theirs: type[torch.optim.Optimizer]) -> None:
-    start, gradients = torch.randn(50), torch.randn(20, 50)
+    draw = torch.Generator().manual_seed(1)
+    start, gradients = torch.randn(50, generator=draw), torch.randn(20, 50, generator=draw)
     ours, parameter = start.clone(), torch.nn.Parameter(start.clone())
     mine, reference = optimizer.make(name, 0.01), theirs([parameter], lr=0.01)  # type: ignore[call-arg]
     for gradient in gradients:

@@ -95,11 +95,12 @@ def test_diloco_takes_nesterov_steps(tmp_path: Path) -> None:
 
 @pytest.mark.pure
 def test_nesterov_is_pytorchs() -> None:
-    values = torch.nn.Parameter(torch.randn(50))
+    draw = torch.Generator().manual_seed(1)
+    values = torch.nn.Parameter(torch.randn(50, generator=draw))
     theirs = torch.optim.SGD([values], lr=0.7, momentum=0.9, nesterov=True)
     ours, momentum = values.detach().clone(), torch.zeros(50)
     for _ in range(10):
-        change = torch.randn(50)
+        change = torch.randn(50, generator=draw)
         Nesterov().step(ours, change, momentum)
         values.grad = change.clone()
         theirs.step()
