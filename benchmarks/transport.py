@@ -228,7 +228,7 @@ class Measured:
                 part, self.backend = measure_rise(again=name == "begins again")
                 found.setdefault(name, []).append(part)
         self._add(
-            f"10 Mbit/s, 150 ms, after {FALLEN_S:g} s at a twentieth: carried in {RISEN_S:g} s, of what was before the fall",
+            f"10 Mbit/s, 150 ms, after {FALLEN_S:g} s at a twentieth: a part of what was carried before the fall",
             ("connection",),
             [(name, *_spread(parts)) for name, parts in found.items()],
             f"the one that begins again wants {WANTED_RISEN:.0%} at the median",
