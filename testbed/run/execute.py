@@ -43,6 +43,11 @@ def is_of_full_disk(error: BaseException) -> TypeGuard[OSError]:
     return isinstance(error, OSError) and error.errno in FULL
 
 
+def reason_of(error: BaseException) -> str:
+    """Return why a run ended by an error: the error's text, or its kind if it has no text."""
+    return in_full(error) or type(error).__name__
+
+
 @dataclass(frozen=True, slots=True)
 class Executed:
     """An experiment that was run: whether training finished, the verdict, and the run's directory."""
@@ -112,7 +117,7 @@ def execute_experiment(
                 text = f"the disk that {disk} is on is full ({error.strerror}); make room on it"
                 return _broken(directory, display, publish, text, error)
             if not (isinstance(error, SpecError) and directory.remove_if_empty()):
-                failed(directory, in_full(error) or type(error).__name__)
+                failed(directory, reason_of(error))
             raise
     except INTERRUPTS as interrupt:
         failed(directory, "the run was interrupted")

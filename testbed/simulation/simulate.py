@@ -12,14 +12,13 @@ from rich.markup import escape
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.network.routing import Routes
-from testbed.errors import in_full
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
 from testbed.run.conclusion.summary import summary_lines
 from testbed.run.conclusion.verdict import SIMULATED
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.execute import INTERRUPTS, Executed, Publish, is_of_full_disk
+from testbed.run.execute import INTERRUPTS, Executed, Publish, is_of_full_disk, reason_of
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
 from testbed.simulation.environment import Environment, EventSchedule
@@ -68,7 +67,7 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
         raise
     except BaseException as error:
         if not (is_of_full_disk(error) and directory.remove_if_empty()):
-            failed(directory, in_full(error) or type(error).__name__)
+            failed(directory, reason_of(error))
         raise
     finally:
         directory.close()
