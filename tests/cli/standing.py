@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
 
 def testbed(*words: str | Path, code: int = 0, **options: Any) -> str:
     """Run a verb, which must end with this code; its standard output."""
-    done = subprocess.run(
+    done: subprocess.CompletedProcess[str] = subprocess.run(
         command(*words), capture_output=True, text=True, check=False, env=environment(), timeout=PATIENCE_S, **options
     )
     assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
