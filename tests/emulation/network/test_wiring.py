@@ -18,6 +18,6 @@ pytestmark = pytest.mark.pure
 def test_a_command_that_fails_in_a_node_is_a_machine_that_can_t() -> None:
     failed = subprocess.CompletedProcess(SINGLE_FRAMES, 1, stderr=b"no such feature\n")
     node: Any = SimpleNamespace(name="lima-w0", inside=lambda _: failed)
-    with pytest.raises(EmulationError, match="no such feature") as caught:
+    with pytest.raises(EmulationError, match="feature") as caught:
         send_single_frames(node)
     assert (caught.value.exit_code, caught.value.member) == (CANNOT, "lima-w0")
