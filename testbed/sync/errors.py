@@ -22,7 +22,7 @@ class Stopped(SyncError):
 
 
 class CheckpointError(SyncError):
-    """A file is not a checkpoint, or holds other parts than were asked for."""
+    """A file is not a checkpoint, holds other parts than were asked for, or has a state that does not fit its part."""
 
 
 class Halted(SyncError):
