@@ -56,6 +56,14 @@ def test_a_plan_stands_for_the_dwell_unless_the_network_was_changed() -> None:
     assert decided(10, PlanPerformance(2), changed=True).adopt
 
 
+def test_a_fall_ends_the_dwell_but_not_before_the_first_plan_has_a_whole_round() -> None:
+    fell = PlanPerformance(1, since_fall=0)
+    assert not decided(10, fell).adopt, "what fell is a declared rate"
+    assert decided(10, replace(fell, whole_s=(50.0,))).adopt
+    assert decided(10, replace(fell, promised_s=1.0)).adopt, "a later plan is known by the one before"
+    assert decided(10, replace(fell, rounds=3)).adopt
+
+
 def test_a_saving_must_make_up_for_the_swap() -> None:
     last = decided(10, PlanPerformance(10, rounds_left=1, swaps_s=(9.0, 9.0)))
     assert not last.adopt and "may cost" in last.why
