@@ -119,7 +119,7 @@ def measure_rise(again: bool) -> tuple[float, str]:
     Args:
         again: True if the connection begins again as those of members do.
     """
-    value = {"name": "transport", "sites": dict.fromkeys("ab", {"workers": 1})}
+    value = {"name": "transport", "sites": {name: {"workers": 1} for name in "ab"}}
     topology = Topology.from_value({**value, "links": [{"between": ["a", "b"], **RISING_PATH}]}, Path("transport.yaml"))
     with Testbed(topology, workers="namespaces") as testbed, ExitStack() as stack:
         network = testbed.network
