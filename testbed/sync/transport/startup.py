@@ -1,12 +1,12 @@
 """BBR's start-up, begun again on a connection whose path has risen.
 
 BBR finds a risen rate slowly. After heavy losses it takes the path for policed, and keeps to the rate that came through
-for 48 round trips. Then it grows by a sixth in a round trip. At start-up it doubles its rate in each. On a path of 150
-ms that had fallen to a twentieth for 15 s, the round after the fall took 8.4 s so, and 1.5 s with start-up begun again;
-without a fall it takes 1.2 s.
+for 48 round trips. Then it grows by a sixth in a round trip. At start-up it doubles its rate in each. A path of 10
+Mbit/s and 150 ms fell to a twentieth for 15 s. In the 15 s after the rise, BBR alone carried 47 % of its earlier rate,
+and a connection that began again 91 % (`benchmarks.transport`).
 
 A connection is to begin again if it sends at most half as fast as it once did, although its bytes neither queue on the
-path nor get lost. The path may still be slow: then start-up fills its queue for some round trips, so the next one
+path nor get lost. If the path is still slow, start-up fills its queue for some round trips. So the next start-up
 comes after twice the time, or as soon as the connection has grown.
 """
 
@@ -97,7 +97,7 @@ class StartUps:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look, unless it has begun. Without a thread for it, connections do not begin again."""
+        """Begin to look, unless the thread runs already. If none can be started, connections do not begin again."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
