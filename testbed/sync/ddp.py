@@ -77,9 +77,10 @@ class LocalGradients:
                 "Leave out its register_comm_hook, and wrap a model once"
             ) from error
         self._model = model
-        self._syncs_buffers = model.forward_sync_buffers
+        # PyTorch 2.13 calls it forward_sync_buffers, and keeps this name.
+        self._syncs_buffers = model.broadcast_buffers
         self.local = True
-        model.forward_sync_buffers = False
+        model.broadcast_buffers = False
 
     def __str__(self) -> str:
         text = "DistributedDataParallel exchanges no gradients and no buffers"
@@ -98,7 +99,7 @@ class LocalGradients:
     def exchange(self) -> None:
         """Let DDP exchange gradients and buffers from now on."""
         self.local = False
-        self._model.forward_sync_buffers = self._syncs_buffers
+        self._model.broadcast_buffers = self._syncs_buffers
 
 
 def local_hook(state: LocalGradients, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

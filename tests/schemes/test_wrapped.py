@@ -344,9 +344,9 @@ def test_ddp_exchanges_nothing_inside_and_again_afterwards(tmp_path: Path) -> No
 
     def work(session: sync.Session) -> None:
         with schemes.wrap(ddp, optimizer, "local_sgd", session=session, every=2):
-            assert not ddp.forward_sync_buffers
+            assert not ddp.broadcast_buffers
             plain(ddp, optimizer, "m0")
-        assert ddp.forward_sync_buffers
+        assert ddp.broadcast_buffers
         plain(ddp, optimizer, "m0")
         assert "register_comm_hook" in refused(ddp, optimizer, session=session)
 
