@@ -28,15 +28,14 @@ class Scratch:
 class PinnedBuffers:
     """Page-locked host copies of a device's tensors.
 
-    Copies to and from page-locked memory run at full speed, but page-locking takes longer than the copy. So buffers
-    are kept, as many as there were tensors in use at once.
+    Copies to and from page-locked memory run at full speed. Page-locking takes longer than the copy, so PyTorch keeps
+    what was freed for the next tensor of about that size.
 
     Copies run on two streams of their own, one for each direction. A copy waits for the values to be made, but not for
     what the caller has the device compute afterwards, and not for copies in the other direction.
     """
 
     def __init__(self) -> None:
-        self._free: list[torch.Tensor] = []
         self._streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
 
     def made(self, values: torch.Tensor) -> torch.cuda.Event:
@@ -50,7 +49,7 @@ class PinnedBuffers:
         """Return a copy of `values` in host memory, which the caller owns until `put_back`."""
         import torch
 
-        host = self._buffer(values)
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         stream = self._stream(values.device, "from")
         stream.wait_event(made)
         with torch.cuda.stream(stream):
@@ -59,7 +58,7 @@ class PinnedBuffers:
         return host
 
     def put_back(self, host: torch.Tensor, values: torch.Tensor) -> None:
-        """Copy `host`, which `fetch` returned, to the device's `values`, and free it for the next `fetch`."""
+        """Copy `host`, which `fetch` returned, to the device's `values`."""
         import torch
 
         stream = self._stream(values.device, "to")
@@ -67,15 +66,6 @@ class PinnedBuffers:
         with torch.inference_mode(values.is_inference()), torch.cuda.stream(stream):
             values.copy_(host, non_blocking=True)
         stream.synchronize()
-        self._free.append(host)
-
-    def _buffer(self, values: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        for i, host in enumerate(self._free):
-            if (host.shape, host.dtype) == (values.shape, values.dtype):
-                return self._free.pop(i)
-        return torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
 
     def _stream(self, device: torch.device, direction: str) -> torch.cuda.Stream:
         import torch
