@@ -31,17 +31,28 @@ def run(
 def run_with(
     controller: Controller, work: Callable[[sync.Session], T], after_round: int = 0, certificates: Path | None = None
 ) -> dict[str, T]:
-    """Run `work` at every member of a controller, on a thread each. Returns the results by member."""
+    """Run `work` at every member of a controller, on a thread each. Returns the results by member.
+
+    Of several members' errors the first one in time is raised: the others' say that a peer is gone.
+    """
+    errors: list[BaseException] = []
 
     def member(name: str) -> T:
         tls = certificates and certificates / name
-        with sync.join(
-            controller.address, name, "127.0.0.1", timeout=PATIENCE_S, after_round=after_round, tls=tls
-        ) as session:
-            return work(session)
+        try:
+            with sync.join(
+                controller.address, name, "127.0.0.1", timeout=PATIENCE_S, after_round=after_round, tls=tls
+            ) as session:
+                return work(session)
+        except BaseException as error:
+            errors.append(error)
+            raise
 
     members = controller.plan.members
     with ThreadPoolExecutor(len(members)) as pool:
-        results = dict(zip(members, pool.map(member, members), strict=True))
+        ends = {name: pool.submit(member, name) for name in members}
+    if errors:
+        raise errors[0]
+    results = {name: end.result() for name, end in ends.items()}
     controller.await_messages(Goodbye, len(members))
     return results

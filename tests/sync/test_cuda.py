@@ -40,6 +40,8 @@ def test_rounds(tmp_path: Path, device: str, codec: str) -> None:
 
 @pytest.mark.parametrize("name", ["gradients", "powersgd", "diloco"])
 def test_strategies_and_checkpoints(tmp_path: Path, device: str, name: str) -> None:
+    torch.linalg.qr(torch.eye(2, device=device))  # PyTorch loads CUDA's linear algebra at its first use, on one thread
+
     def work(session: sync.Session) -> torch.Tensor:
         net = model().to(device)
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
