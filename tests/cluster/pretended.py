@@ -40,6 +40,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 #: carries.
 DELAY_S = 2e-3
 NO_RATE_BPS = 40e9
+#: By how much the shaping core may let a packet go before its delay is over: GRAIN in core/main.c, in seconds.
+EARLY_S = 250e-6
 NETWORK = "10.99.0"
 INTERFACE = "underlay0"
 HEAD = "head"

@@ -44,15 +44,12 @@ from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.hosts import Host
 from testbed.spec.topology import Topology
-from tests.cluster.pretended import SSHD
+from tests.cluster.pretended import DELAY_S, EARLY_S, SSHD
 from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
-ONE_WAY_S = 2e-3
-#: The shaping core lets a packet go up to 250 us early (GRAIN in core/main.c), there and back.
-EARLY_S = 250e-6
 #: Workers are namespaces, without containers.
 SETTINGS = PartSettings(workers="namespaces")
 #: Seven stretches of two seconds, from which drift is told.
@@ -109,7 +106,7 @@ def whole(
     """Yield a network over these hosts. `before` maps a host to the words before its process's command."""
     token, states = token_bytes(16), []
     with ExitStack() as stack:
-        pretended = stack.enter_context(PretendedHosts(names, ONE_WAY_S))
+        pretended = stack.enter_context(PretendedHosts(names, DELAY_S))
         started = {}
         for name in names:
             enter = ["nsenter", f"--net={pretended.namespaces[name].path}", *(before or {}).get(name, ())]
@@ -150,7 +147,7 @@ def test_hosts_that_do_as_they_should_are_no_reason_and_leave_nothing() -> None:
         assert up.reasons() == []
         record = up.testbed.record()["hosts"]
         assert record["mtu"] == 1450
-        assert ONE_WAY_S - EARLY_S <= record["one_way_s"]["north south"] < 3e-3
+        assert DELAY_S - EARLY_S <= record["one_way_s"]["north south"] < 3e-3
         assert record["time_line_bound_s"] < 20e-3
         assert set(up.testbed.network.arrived_bytes()) == set(topology().links)
     assert not [one for one in label.networks() if one.startswith(name)]
@@ -160,7 +157,7 @@ def test_hosts_that_do_as_they_should_are_no_reason_and_leave_nothing() -> None:
 def test_an_underlay_that_gets_slower_is_a_reason() -> None:
     with whole() as up:
         time.sleep(4.0)
-        up.pretended.slow_down(ONE_WAY_S + 20e-3)
+        up.pretended.slow_down(DELAY_S + 20e-3)
         time.sleep(SEEN_S)
         (reason,) = up.reasons()
         assert "the hosts' network changed: north and south were 4" in reason
@@ -304,7 +301,7 @@ exec nsenter --net="$netns" "$@"
 
 def test_by_the_command_line_a_delay_below_the_floor_is_refused_with_the_pair_and_the_floor(tmp_path: Path) -> None:
     """A script that enters the other host's namespace replaces SSH; the rest is `testbed run`."""
-    with PretendedHosts(("north", "south"), ONE_WAY_S) as pretended:
+    with PretendedHosts(("north", "south"), DELAY_S) as pretended:
         where = [f"{pretended.addresses[name]}) netns={one.path};;" for name, one in pretended.namespaces.items()]
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "ssh").write_text(SSH.replace("HOSTS", "\n".join(where)))
@@ -326,7 +323,7 @@ def test_by_the_command_line_a_delay_below_the_floor_is_refused_with_the_pair_an
         assert done.returncode == 2, done.stdout + done.stderr
         says = r"near\.yaml: links\.\S+\.delay: .*declares 1 ms one way, but north and south are ([\d.]+) ms apart"
         found = re.search(says, done.stderr)
-        assert found and 1e3 * (ONE_WAY_S - EARLY_S) <= float(found[1]) <= 1.5e3 * ONE_WAY_S, done.stderr
+        assert found and 1e3 * (DELAY_S - EARLY_S) <= float(found[1]) <= 1.5e3 * DELAY_S, done.stderr
         assert "write instead: a longer delay" in done.stderr
 
 
