@@ -52,8 +52,8 @@ class StartUp:
         self._due_s = 0.0
         self._wait_s = WAIT_S
 
-    def is_due(self, info: TcpInfo, view: BbrInfo, now_s: float) -> bool:
-        """Return whether the connection is to begin again now.
+    def observe(self, info: TcpInfo, view: BbrInfo, now_s: float) -> bool:
+        """Note how the connection fares, and return whether it is to begin again now.
 
         Args:
             info: The kernel's figures on the connection.
@@ -126,5 +126,5 @@ def look(connection: socket.socket, start_up: StartUp, now_s: float) -> None:
         OSError: The connection is closed, or the kernel does not allow it to begin again.
     """
     view = tcpinfo.bbr(connection)
-    if view is not None and start_up.is_due(tcpinfo.read(connection), view, now_s):
+    if view is not None and start_up.observe(tcpinfo.read(connection), view, now_s):
         tcpinfo.begin_again(connection)

@@ -31,7 +31,7 @@ class Path:
         acked, retransmits = self.info.bytes_acked + int(bytes_s * LOOK_S), self.info.retransmits + lost
         self.info = replace(self.info, bytes_acked=acked, retransmits=retransmits)
         self.now_s += LOOK_S
-        return self.start_up.is_due(replace(self.info, **changes), BbrInfo(bytes_s, gain), self.now_s)
+        return self.start_up.observe(replace(self.info, **changes), BbrInfo(bytes_s, gain), self.now_s)
 
     def starts(self, bytes_s: int, seconds: float, **changes: Any) -> list[float]:
         """Return the moments, from now on, at which the connection begins again."""
@@ -108,7 +108,7 @@ def test_only_bbr_begins_again_and_stays_in_force(control: str, monkeypatch: pyt
     looks = []
 
     class Due(StartUp):
-        def is_due(self, info: TcpInfo, view: BbrInfo, now_s: float) -> bool:
+        def observe(self, info: TcpInfo, view: BbrInfo, now_s: float) -> bool:
             looks.append(now_s)
             return True
 
