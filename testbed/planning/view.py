@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any, Literal, cast, get_args
 
 from testbed.errors import BAD_INPUT, DetailedError
@@ -260,9 +261,11 @@ class View:
                 at_s=float(value["at_s"]),
                 knowledge=cast(Knowledge, value["knowledge"]),
             )
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        except ViewError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ViewError(
-                f"not a view, which has every key that `to_json` writes: {error!r}", rule="not-a-view"
+                f"not a view, which has the keys and types that `to_json` writes: {error!r}", rule="not-a-view"
             ) from error
 
 
@@ -294,9 +297,18 @@ def links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
 
 
 def members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
-    """Return the members of a list of their fields. Raises ViewError if a member has other fields."""
+    """Return the members of a list of their fields. Raises ViewError if a member has other fields or types."""
     with _reading("members", "name, site, speed, uplink and downlink"):
-        return tuple(Member(**member) for member in value)
+        members = tuple(Member(**member) for member in value)
+    for member in members:
+        texts = all(isinstance(its, str) for its in (member.name, member.site, member.uplink, member.downlink))
+        if not texts or not isinstance(member.speed, float | int) or not 0 < member.speed < inf:
+            raise ViewError(
+                f"member {member.name}: its speed {member.speed!r} must be a number above 0, its other fields texts",
+                field="members",
+                member=str(member.name),
+            )
+    return members
 
 
 def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:

@@ -12,6 +12,7 @@ from tests.planning.networks import sites, view_of, views
 pytestmark = pytest.mark.pure
 
 EDGE = {"rate_bps": 1e6, "rtt_s": 0.1, "age_s": None, "source": "declared"}
+MEMBER = {"name": "a-w0", "site": "a", "speed": 1.0, "uplink": "a-w0->a", "downlink": "a->a-w0"}
 
 
 @given(views())
@@ -44,6 +45,12 @@ def test_a_link_that_is_down_takes_its_pairs_edges_in_both_directions() -> None:
         ({"links": {}}, ("unknown-link", "routes")),
         ({"edges": [{"from": "a-w0", "to": "x", **EDGE}]}, ("unknown-member", None)),
         ({"routes": 3}, (None, "routes")),
+        ({"members": [MEMBER | {"speed": 0}]}, (None, "members")),
+        ({"members": [MEMBER | {"speed": "fast"}]}, (None, "members")),
+        ({"members": [MEMBER | {"site": ["a"]}]}, (None, "members")),
+        ({"model_bytes": "many"}, ("not-a-view", None)),
+        ({"model_bytes": float("nan")}, ("not-a-view", None)),
+        ({"at_s": "now"}, ("not-a-view", None)),
     ],
 )
 def test_what_is_no_view_is_refused(change: dict, broken: tuple[str | None, str | None]) -> None:
