@@ -106,16 +106,20 @@ def test_where_no_policy_has_a_plan_each_one_s_reason_is_told() -> None:
 
 
 def test_a_policy_with_a_measure_of_its_own_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
     @dataclass(frozen=True)
     class Odd(Policy):
         name = "odd"
         measure = staticmethod(lambda view, plan: 0.0)  # type: ignore[assignment]
 
         def plan(self, view: View) -> Plan:
-            raise AssertionError
+            asked.append(view)
+            return make_policy("star").plan(view)
 
     monkeypatch.setitem(REGISTRY, "odd", Odd)
-    assert AUTO.plan(DETOUR).policy != "odd"
+    make_policy("auto", {"also": ("odd",)}).plan(DETOUR)
+    assert not asked
 
 
 def test_it_says_what_each_policy_s_round_takes() -> None:
