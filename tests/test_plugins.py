@@ -108,6 +108,24 @@ def test_a_policy_that_raises_is_told_with_its_line(mine: Path) -> None:
     assert caught.value.fields == ("sync.policy",)
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("return None", "NoneType"),
+        ("return self._plan(view.among(view.names[:1]), [Tree(view.names[0], {}, {})])", "both"),
+    ],
+)
+def test_a_policy_whose_plan_does_not_fit_the_network_is_refused(mine: Path, made: str, said: str) -> None:
+    bad = spoil(mine, "bad", made)
+    done = CliRunner().invoke(app, ["plan", str(topology(mine)), "--policy", str(bad), "--model-bytes", "1000000"])
+    assert (done.exit_code, done.stdout) == (BAD_INPUT, "")
+    assert said in done.stderr
+    file = write(mine.parent, experiment=EXPERIMENT | {"sync": {"policy": "bad.py"}})
+    with pytest.raises(SpecError, match=said) as caught:
+        check_policy(Experiment.load(file))
+    assert caught.value.fields == ("sync.policy",)
+
+
 def test_an_experiment_names_a_policy_from_its_folder_and_the_command_line_from_the_current_one(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def planned(
     from testbed.planning import BoundError, PolicyError, View
     from testbed.planning.bound import bound, least_period
     from testbed.planning.events import load as load_simulator
-    from testbed.planning.policy import is_own
+    from testbed.planning.policy import check_plan, is_own
     from testbed.plugins import policy_named, refusal
     from testbed.run.sweep.planned_run import Variant
 
@@ -83,6 +83,7 @@ def planned(
         chosen = policy_named(asked.policy, asked.options)
         try:
             made = chosen.plan(seen) if before is None else chosen.replan(seen, before)
+            check_plan(chosen, seen, made)
             why = json.loads(json.dumps(chosen.explain(seen, made)))  # a user's policy may return values beyond JSON
         except Exception as error:
             raise fail(BAD_INPUT, refusal(chosen, error)) from None

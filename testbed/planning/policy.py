@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from itertools import pairwise
 from math import inf
 from typing import Any, ClassVar, TypeVar
 
@@ -105,9 +106,32 @@ class Policy(ABC):
 def check_edges(policy: str, view: View, group: Group) -> None:
     """Raise PolicyError unless the view has every edge that the group's trees use."""
     for source, target, _ in group.edges():
-        if (source, target) not in view.edges:
-            text = f"{policy}: the plan needs an edge from {source} to {target}, and the view has none"
-            raise PolicyError(text, rule="no-edge", link=f"{source}->{target}")
+        _check_edge(policy, view, source, target)
+
+
+def _check_edge(policy: str, view: View, source: str, target: str) -> None:
+    if (source, target) not in view.edges:
+        text = f"{policy}: the plan needs an edge from {source} to {target}, and the view has none"
+        raise PolicyError(text, rule="no-edge", link=f"{source}->{target}")
+
+
+def check_plan(policy: Policy, view: View, plan: object) -> None:
+    """Raise PolicyError unless `plan` is a plan of the view's members over the view's edges.
+
+    A policy that builds its plan without `_plan`, such as a user's, may return anything.
+    """
+    if not isinstance(plan, Plan):
+        text = f"{policy.name}: `plan` returned a {type(plan).__name__}; return a testbed.plan.Plan"
+        raise PolicyError(text, rule="not-a-plan")
+    if odd := sorted(map(str, set(plan.members) ^ set(view.names))):
+        names = ", ".join(odd)
+        text = f"{policy.name}: {names} must be in both the plan and the view; plan for the view's members alone"
+        raise PolicyError(text, field="members", given=tuple(odd))
+    for group in (plan.whole, *plan.groups):
+        check_edges(policy.name, view, group)
+    for route in plan.auxiliary:
+        for source, target in pairwise((route.source, *route.via, route.target)):
+            _check_edge(policy.name, view, source, target)
 
 
 def check_whole(policy: Policy, option: str, value: object, least: int) -> None:

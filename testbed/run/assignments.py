@@ -13,6 +13,7 @@ from testbed.emulation.network.routing import Routes
 from testbed.planning import PolicyError, View
 from testbed.planning.events import load as load_simulator
 from testbed.planning.graphs import Graph, GraphError, make_graph
+from testbed.planning.policy import check_plan
 from testbed.plugins import policy_named, refusal
 from testbed.run.errors import CannotRun
 from testbed.run.view import declared_view, slowed
@@ -45,7 +46,7 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     An experiment whose own command trains has no policy to check. `routes` are the network's; None computes them.
 
     Raises:
-        SpecError: The policy does not exist, refuses its options, or has no plan for the declared network.
+        SpecError: The policy does not exist, refuses its options, or has no plan that fits the declared network.
         CannotRun: This machine has no compiler for the simulator.
     """
     if experiment.spec.program is not None:
@@ -61,7 +62,7 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     except (PolicyError, TypeError, ValueError) as error:
         raise _refused(experiment, str(error)) from None
     try:
-        policy.plan(known)
+        check_plan(policy, known, policy.plan(known))
     except Exception as error:
         raise _refused(experiment, refusal(policy, error)) from None
     assignment_of(experiment)

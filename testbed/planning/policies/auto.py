@@ -11,7 +11,16 @@ from typing import Any
 
 from testbed.plan import Plan
 from testbed.planning.cost import CostModel
-from testbed.planning.policy import REGISTRY, Policy, PolicyError, is_own, make_policy, policy_names, register
+from testbed.planning.policy import (
+    REGISTRY,
+    Policy,
+    PolicyError,
+    check_plan,
+    is_own,
+    make_policy,
+    policy_names,
+    register,
+)
 from testbed.planning.simulate import affordable, tried_s
 from testbed.planning.tree_choice import FEWER
 from testbed.planning.view import View
@@ -41,11 +50,11 @@ class Auto(Policy):
     """The policy that suits the network [ours]: every policy plans, and the plan with the shortest round is taken.
 
     The project's own policies plan with their default options, except those with a measure of their own. A plug-in that
-    raises is left out, with a warning in the log. On networks of up to 16 members the plans near the best prediction
-    are tried by simulation; among nearly equal plans the one with the fewest trees wins. The plan keeps the name of the
-    policy that made it, so that a swap shows which policy took over. Planning takes as long as all policies together,
-    half of it `packing`: 230 ms for 6 members, 180 ms for 9, 620 ms for 16 (medians of three networks of
-    `benchmarks.support.wans` each, two cores), 6 s for 64.
+    raises, or whose plan does not fit the view, is left out, with a warning in the log. On networks of up to 16 members
+    the plans near the best prediction are tried by simulation; among nearly equal plans the one with the fewest trees
+    wins. The plan keeps the name of the policy that made it, so that a swap shows which policy took over. Planning
+    takes as long as all policies together, half of it `packing`: 230 ms for 6 members, 180 ms for 9, 620 ms for 16
+    (medians of three networks of `benchmarks.support.wans` each, two cores), 6 s for 64.
     """
 
     #: Names of plug-ins that plan beside the project's own policies.
@@ -91,7 +100,7 @@ class Auto(Policy):
             try:
                 made = policy.plan(view) if last is None else policy.replan(view, last)
                 if not is_own(policy):
-                    CostModel(view).predict(made)  # raises if the plan is for another network
+                    check_plan(policy, view, made)
                 plans.append(made)
             except PolicyError as error:
                 reasons.append(str(error))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from testbed.plan import Plan, PlanError, codec_bytes
-from testbed.planning.policy import Policy, PolicyError, check_edges, make_policy, register
+from testbed.planning.policy import Policy, PolicyError, check_plan, make_policy, register
 from testbed.planning.view import View
 
 
@@ -36,8 +36,7 @@ class GivenPlan(Policy):
         written = self._written()
         if set(view.names) != set(written.members):
             return make_policy("auto").plan(view)
-        for group in (written.whole, *written.groups):
-            check_edges(self.name, view, group)
+        check_plan(self, view, written)
         return replace(written, epoch=0, members=view.names, policy=self.name)
 
     def check(self, view: View) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View, make_policy, policy_names, predict
 from testbed.planning.policies.auto import PROPOSED, ROUNDS, SCREEN, TRIED
+from testbed.planning.policies.star import star
 from testbed.planning.policy import REGISTRY
 from testbed.planning.simulate import tried_s
 from testbed.planning.tree_choice import FEWER
@@ -120,6 +121,27 @@ def test_a_policy_with_a_measure_of_its_own_is_not_asked(monkeypatch: pytest.Mon
     monkeypatch.setitem(REGISTRY, "odd", Odd)
     make_policy("auto", {"also": ("odd",)}).plan(DETOUR)
     assert not asked
+
+
+@pytest.mark.parametrize("unfit", ["members", "edges"])
+def test_a_plug_in_s_plan_that_does_not_fit_the_view_is_left_out(unfit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of two members of three is the shortest; the star around a uses an edge to c, which the view lacks."""
+    edges = {pair: edge for pair, edge in DETOUR.edges.items() if set(pair) != {"a-w0", "c-w0"}}
+    view = replace(DETOUR, edges=edges)
+
+    @dataclass(frozen=True)
+    class Unfit(Policy):
+        name = "unfit"
+
+        def plan(self, view: View) -> Plan:
+            names = view.names[:2] if unfit == "members" else view.names
+            return Plan(0, names, (star(names, "a-w0"),), policy=self.name)
+
+    monkeypatch.setitem(REGISTRY, "unfit", Unfit)
+    auto = make_policy("auto", {"also": ("unfit",)})
+    plan = auto.plan(view)
+    assert plan.members == view.names
+    assert "unfit" not in auto.explain(view, plan)["round_s"]
 
 
 def test_it_says_what_each_policy_s_round_takes() -> None:
