@@ -95,8 +95,8 @@ class Tree:
             "root": self.root,
             "reduce": dict(self.reduce),
             "broadcast": dict(self.broadcast),
-            "share": self.share,
-            "keys": list(self.keys),
+            "share": float(self.share),
+            "keys": [float(share) for share in self.keys],
         }
 
     @classmethod
@@ -386,13 +386,13 @@ class Plan:
         return replace(self, epoch=epoch)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON, with the version."""
+        """Return plain values for JSON, with the version. Scalars of NumPy become numbers of Python."""
         return {
             "version": PLAN_VERSION,
-            "epoch": self.epoch,
+            "epoch": int(self.epoch),
             "policy": self.policy,
             "members": list(self.members),
-            "chunk_bytes": self.chunk_bytes,
+            "chunk_bytes": int(self.chunk_bytes),
             "codec": self.codec,
             "link_codecs": dict(self.link_codecs),
             "trees": [tree.to_json() for tree in self.trees],
@@ -401,8 +401,8 @@ class Plan:
                 {"members": list(group.members), "trees": [tree.to_json() for tree in group.trees]}
                 for group in self.groups
             ],
-            "period": self.period,
-            "steps": dict(self.steps),
+            "period": int(self.period),
+            "steps": {member: int(count) for member, count in self.steps.items()},
             **({} if self.training is None else {"training": _training_json(self.training)}),
         }
 

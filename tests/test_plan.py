@@ -163,11 +163,14 @@ def test_a_plan_of_another_version_is_refused_with_what_to_do() -> None:
         assert "`testbed plan`" in str(caught.value)
 
 
-def test_a_policy_may_compute_its_plan_by_numpy() -> None:
-    rates = numpy.array([30.0, 10.0, 20.0])
+@pytest.mark.parametrize("kind", [numpy.float64, numpy.float32])
+def test_a_policy_may_compute_its_plan_by_numpy(kind: type[numpy.floating[Any]]) -> None:
+    rates = numpy.array([30.0, 10.0, 20.0], kind)
     shares = rates / rates.sum()
-    trees = tuple(replace(chain(ABC), share=share) for share in shares)
-    plan = Plan(1, ABC, trees)
+    keys = tuple(numpy.array([0.25, 0.75], kind))
+    trees = tuple(replace(chain(ABC), share=share, keys=keys) for share in shares)
+    size, count = numpy.array([8192, 3])
+    plan = Plan(1, ABC, trees, size, steps={"a": count})
     assert Plan.from_json(json.loads(plan.dumps())) == plan
 
 
