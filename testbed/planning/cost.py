@@ -203,10 +203,11 @@ def best_tree(view: View, trees: Iterable[Tree]) -> Tree | None:
 
 
 def choose_chunk(view: View, trees: Sequence[Tree]) -> int:
-    """Return the largest of SIZES that adds at most TOLERATED to a round with vanishing chunks, else the smallest."""
+    """Return the largest of SIZES that adds at most TOLERATED to a round with vanishing chunks, else the smallest.
+
+    The view has all edges of the trees.
+    """
     model = CostModel(view)
     ideal = model.predict(Plan(0, view.names, tuple(trees), chunk_bytes=1024))
-    if ideal.drain_s == float("inf"):
-        return SIZES[0]
     longest_s = ideal.seconds * (1 + TOLERATED) - ideal.drain_s
     return next((size for size in SIZES if model.fill_s(trees, size) <= longest_s), SIZES[-1])
