@@ -83,12 +83,13 @@ def up(hosts: Hosts, say: Callable[[str], None]) -> None:
 
     Raises:
         SpecError: This machine is one of the hosts, or the hosts are on several networks.
-        CannotRun: A host can't be reached, made ready or started, or a cluster is up already.
+        CannotRun: A host can't be reached, made ready or started, or a host or this machine is in a cluster already.
     """
     if node.CONFIGURATION.exists():
         raise CannotRun(f"the cluster {node.read().cluster} is up; `testbed cluster down` takes it down")
     head = _own_address(hosts)
     machines = [Ssh.of(hosts, name) for name in hosts.by_name]
+    _on_all(machines, _check_free)
     say(f"this machine, {head}, is the head")
     _on_all(machines, _bring_checkout)
     say(f"{len(machines)} hosts hold this version of the program")
@@ -154,6 +155,15 @@ def _on_all(machines: Sequence[Ssh], action: Callable[[Ssh], T]) -> list[T]:
 
 def _node_command(ssh: Ssh, verb: str) -> str:
     return f"cd {shlex.quote(ssh.host.folder)} && .venv/bin/python -m testbed.scaleout.node {verb}"
+
+
+def _check_free(ssh: Ssh) -> None:
+    """Raise CannotRun for a host that is in a cluster: a failed `up` would end that cluster's runs on the host."""
+    if ssh.run(f"test -e {node.CONFIGURATION} && echo there || true").strip() == "there":
+        raise CannotRun(
+            f"{ssh.name}: the host is in a cluster already; run `testbed cluster down` where that cluster was "
+            f"brought up, or end it on the host alone: {_node_command(ssh, 'stop')}"
+        )
 
 
 def _own_address(hosts: Hosts) -> str:

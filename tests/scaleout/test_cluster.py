@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from testbed.run.errors import CannotRun
 from testbed.scaleout import cluster
 from testbed.scaleout.cluster import HEAD, READINGS, clock_offset, examine, portable_text, round_trip
+from testbed.scaleout.ssh import Ssh
 from testbed.schema import check_name
 from testbed.spec.errors import SpecError
 from testbed.spec.hosts import Hosts
@@ -134,3 +135,23 @@ def test_a_host_that_does_not_answer_the_doctor_is_named(monkeypatch: pytest.Mon
     monkeypatch.setattr(cluster, "hosts_alive", lambda _: {"north": "10.0.0.1"})
     with pytest.raises(CannotRun, match=r"north \(10\.0\.0\.1\).*no answer"):
         examine()
+
+
+def test_a_host_of_another_cluster_is_refused_before_anything_is_done_on_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "hosts.yaml"
+    file.write_text(yaml.safe_dump({"hosts": {"north": {"address": "10.0.0.1"}, "south": {"address": "10.0.0.2"}}}))
+    asked: list[str] = []
+
+    def run(ssh: Ssh, script: str, *_: object, **__: object) -> str:
+        asked.append(script)
+        return "there\n" if ssh.name == "south" else ""
+
+    monkeypatch.setattr(cluster.node, "CONFIGURATION", tmp_path / "node.json")
+    monkeypatch.setattr(cluster, "_own_address", lambda _: "10.0.0.9")
+    monkeypatch.setattr(Ssh, "run", run)
+    with pytest.raises(CannotRun, match=r"^south: .*cluster down") as refused:
+        cluster.up(Hosts.load(file), lambda _: None)
+    assert "north" not in str(refused.value)
+    assert len(asked) == 2 and all(script.startswith("test -e ") for script in asked)
