@@ -135,7 +135,12 @@ def up(
     from testbed.spec.hosts import Hosts
 
     with interruptible_run():
-        start(Hosts.load(file), lambda line: out.print(line, markup=False))
+        hosts = Hosts.load(file)
+        if not IS_CHECKOUT:
+            raise fail(CANNOT, "cluster up copies a checkout to the hosts, and a wheel is none; call it in a checkout")
+        if os.geteuid() != 0:
+            raise fail(CANNOT, "cluster up: starting Ray and filtering its ports needs root; run it with sudo")
+        start(hosts, lambda line: out.print(line, markup=False))
 
 
 @cluster_app.command("doctor")

@@ -1,14 +1,16 @@
-"""How `testbed doctor` says what it found, the quickstart first."""
+"""How `testbed doctor` says what it found, the quickstart first; and what `cluster up` refuses."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from testbed.cli import machines
+from testbed.cli import app, machines
 from testbed.emulation.host.doctor import Finding
 from tests.cli.standing import ROOT
 
@@ -66,3 +68,20 @@ def test_a_user_without_root_is_told_what_it_needs(words: tuple[str, ...]) -> No
 @pytest.mark.pure
 def test_the_quickstart_is_one_that_loads() -> None:
     assert machines.QUICKSTART.exists()
+
+
+@pytest.mark.local
+@pytest.mark.usefixtures("signal_handlers")
+@pytest.mark.parametrize(("checkout", "user", "said"), [(False, 0, "wheel"), (True, 1000, "sudo")])
+def test_a_cluster_that_cannot_come_up_from_here_is_refused_before_a_host_is_reached(
+    checkout: bool, user: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.yaml").write_text("hosts: {north: {address: 10.0.0.1}}")
+    started: list[object] = []
+    monkeypatch.setattr("testbed.scaleout.cluster.up", lambda *given: started.append(given))
+    monkeypatch.setattr(machines, "IS_CHECKOUT", checkout)
+    monkeypatch.setattr(machines.os, "geteuid", lambda: user)
+    ended = CliRunner().invoke(app, ["cluster", "up", str(tmp_path / "hosts.yaml")])
+    assert ended.exit_code == 3
+    assert said in " ".join(ended.stderr.split())
+    assert started == []
