@@ -89,14 +89,11 @@ class Ssh:
         words = ["ssh", *(word for option in options for word in ("-o", option)), "-p", str(self.host.port)]
         return [*words, f"{self.host.user}@{self.host.address}"]
 
-    @property
-    def as_root(self) -> list[str]:
-        """The words before a command on the host that give it root's rights."""
-        return [] if self.host.user == "root" else ["sudo", "-n"]
-
-    def command(self, script: str) -> list[str]:
-        """Return the local command that runs a shell script on the host, as root."""
-        return [*self.client(), shlex.join([*self.as_root, "bash", "-c", f"export {PATH}; {script}"])]
+    def command(self, script: str, alive_s: int = 10, alive_count: int = 6) -> list[str]:
+        """Return the local command that runs a shell script on the host, as root; `client` has the other arguments."""
+        as_root = [] if self.host.user == "root" else ["sudo", "-n"]
+        words = [*as_root, "bash", "-c", f"export {PATH}; {script}"]
+        return [*self.client(alive_s, alive_count), shlex.join(words)]
 
     def run(self, script: str, given: bytes = b"", timeout_s: float | None = None) -> str:
         """Run a shell script on the host, as root, with `given` as its standard input, and return its standard output.

@@ -60,8 +60,8 @@ class Machine(NamedTuple):
         if self.ssh is None:
             return [sys.executable, "-P", "-m", MODULE]
         folder = self.ssh.host.folder
-        there = ("env", f"--chdir={folder}", f"{folder}/.venv/bin/python", "-P", "-m", MODULE)
-        return [*self.ssh.client(alive_s=5, alive_count=3), *self.ssh.as_root, *there]
+        script = f"cd {folder} && exec {folder}/.venv/bin/python -P -m {MODULE}"
+        return self.ssh.command(script, alive_s=5, alive_count=3)
 
 
 def run_on(hosts_file: Path, strict: bool) -> Callable[[Experiment, RunDirectory, Display], Execution]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import stat
 from contextlib import contextmanager
@@ -15,8 +16,9 @@ import pytest
 
 from testbed.run.guards import Guard
 from testbed.scaleout.split.host import MOST_FOLDER_BYTES, SplitHost
-from testbed.scaleout.split.run import Machine, SplitRun
-from testbed.scaleout.ssh import Ssh
+from testbed.scaleout.split.run import MODULE, Machine, SplitRun
+from testbed.scaleout.ssh import PATH, Ssh
+from testbed.spec.hosts import Host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -88,6 +90,17 @@ def test_workers_get_the_controllers_socket_here_and_a_forwarded_one_elsewhere(
         assert run.broken() is None
         access.failure = "south: connection reset"
         assert run.broken() == "south: connection reset"
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("user", "first"), [("root", "bash"), ("admin", "sudo")])
+def test_a_host_s_process_finds_the_tools_of_the_network(user: str, first: str) -> None:
+    access = Ssh("south", Host.model_validate({"address": "10.0.0.2", "user": user}), None, None)
+    *client, script = Machine(IPv4Address("10.0.0.2"), access).command
+    assert client == access.client(alive_s=5, alive_count=3)
+    words = shlex.split(script)
+    assert words[0] == first
+    assert f"export {PATH}; " in words[-1] and words[-1].endswith(f" -m {MODULE}")
 
 
 @pytest.mark.local
