@@ -17,7 +17,7 @@ from testbed.run.assignments import check_policy
 from testbed.schemes import is_file
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
-from testbed.spec.load import holds, parse_yaml
+from testbed.spec.load import holds, is_part, parse_yaml
 from testbed.spec.sweep import Axis, as_yaml
 
 
@@ -190,7 +190,7 @@ def planned_comparison(
     """Return a run for each variant and seed of an experiment, all with the same traces. The axis is `policy`.
 
     Raises:
-        SpecError: The input is wrong, or an override is of the seed, which `seeds` would replace.
+        SpecError: The input is wrong, or `seeds` or each of the variants would replace an override.
     """
     if "seed" in overrides:
         raise SpecError(
@@ -201,8 +201,13 @@ def planned_comparison(
         raise SpecError(file, [Fault("train.command", "has no policy to compare", "a `model`, or `testbed run`")])
     if len({variant.text for variant in variants}) < len(variants) or len(set(seeds)) < len(seeds):
         raise SpecError(file, [Fault("compare", "a policy or a seed is named twice", "each once")])
+    own = [variant.overrides(spec.sync.policy) for variant in variants]
+    replaced = [name for name in overrides if all(any(is_part(name, field) for field in each) for each in own)]
+    if replaced:
+        rule = "--policies sets the policy and its options, as --set does"
+        raise SpecError(file, [Fault(name, rule, "both in --policies, `netstorm:roots=2`") for name in replaced])
     points = [
-        point_at(file, {"policy": variant.text}, {**overrides, **variant.overrides(spec.sync.policy)})
-        for variant in variants
+        point_at(file, {"policy": variant.text}, {**overrides, **each})
+        for variant, each in zip(variants, own, strict=True)
     ]
     return runs_at(points, seeds)

@@ -230,6 +230,8 @@ def test_the_files_options_are_for_the_files_policy() -> None:
         (("--policies", "mst", "--seeds", "one"), "--seeds one"),
         (("--policies", "mst", "--seeds", "-1"), "seed"),
         (("--policies", "mst", "--set", "seed=5"), "--seeds sets the seed, as --set seed does"),
+        (("--policies", "mst,netstorm", "--set", "sync.policy=star"), "--policies sets the policy"),
+        (("--policies", "netstorm:roots=1", "--set", "sync.options.roots=2"), "--policies sets the policy"),
     ],
 )
 def test_bad_input_is_refused_before_the_first_run(
