@@ -116,6 +116,13 @@ class DetailedError(Exception):
         super().__init__(text)
         vars(self).update(details)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the parts from which pickle restores the error without a call of `__init__`.
+
+        A subclass may make its text from other arguments than the text, which alone is kept in `args`.
+        """
+        return _restored, (type(self), self.args), vars(self)
+
     @property
     def details(self) -> dict[str, Any]:
         """The fields that apply, to pass them on to another error."""
@@ -124,6 +131,10 @@ class DetailedError(Exception):
     def located(self, place: object, **details: Unpack[Details]) -> Self:
         """Return this error with `place` before its text, and with `details` added to its fields."""
         return type(self)(f"{place}: {self}", **{**self.details, **details})
+
+
+def _restored(kind: type[DetailedError], args: tuple[Any, ...]) -> DetailedError:
+    return kind.__new__(kind, *args)
 
 
 def ending_of(error: BaseException) -> tuple[int, str]:

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from testbed.emulation.containers.engine import EngineError, EngineGoneError, ForeignEngineError
 from testbed.errors import CANNOT, NO_PROCESS, NO_TEMPORARY, ending_of
 from testbed.plan import PlanError
 from testbed.run.errors import CannotRun, RunFailed
@@ -33,6 +34,19 @@ def test_an_error_with_its_place_keeps_its_fields() -> None:
 def test_an_error_of_another_process_has_its_fields() -> None:
     error = pickle.loads(pickle.dumps(FrameError("cut", rule="cut", member="a")))
     assert isinstance(error, FrameError) and (str(error), error.rule, error.member) == ("cut", "cut", "a")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ForeignEngineError("0123456789abcdef", 7, "process 7 is not there"), EngineGoneError("connection reset")],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_that_makes_its_own_text_has_it_in_another_process(error: EngineError) -> None:
+    error.add_note("on north")
+    there = pickle.loads(pickle.dumps(error))
+    assert type(there) is type(error)
+    assert (str(there), vars(there)) == (str(error), vars(error))
+    assert ending_of(there) == ending_of(error)
 
 
 def raised_in_its_place(error: Exception, cause: Exception, hidden: bool) -> Exception:
