@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Protocol
@@ -41,10 +41,19 @@ from testbed.spec.topology import Topology
 class ChangeListener(Protocol):
     """A callback for each change: its kind, its target and who asked for it.
 
-    For a changed link, `changed` has all values that then override its file or trace.
+    For a changed link, `changed` has all values that then override its file or trace. For a network swap, `removed`
+    has the links that the new network lacks.
     """
 
-    def __call__(self, kind: str, target: str, by: By, *, changed: Mapping[str, float | None] | None = None) -> None:
+    def __call__(
+        self,
+        kind: str,
+        target: str,
+        by: By,
+        *,
+        changed: Mapping[str, float | None] | None = None,
+        removed: Sequence[str] = (),
+    ) -> None:
         """Handle one change, which was carried out."""
 
 
@@ -159,7 +168,7 @@ class Changes:
         changes = {"added": done.added, "removed": done.removed, "changed": done.changed}
         record = {"kind": "network", "target": topology.name, "file": name, "requested_s": requested, **changes}
         self.swaps.append({**record, "active_s": requested + done.seconds})
-        self._tell("swap", topology.name, by)
+        self._tell("swap", topology.name, by, removed=done.removed)
         self.inform()  # the network has moved, even if the controller rejects this
         return self.swaps[-1]
 

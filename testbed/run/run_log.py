@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -74,6 +74,7 @@ class RunLog:
         by: By | None = None,
         at_s: float | None = None,
         changed: Mapping[str, float | None] | None = None,
+        removed: Sequence[str] = (),
     ) -> None:
         """Record an event of the network or of a member.
 
@@ -83,6 +84,7 @@ class RunLog:
             by: `hand` if a person asked for it.
             at_s: The event's time (Unix seconds); None is now.
             changed: All values of a link that override its file or trace after this change.
+            removed: The links that a network swap removed.
         """
         self._lines.append(escape(f"{kind} {target}") + (" by hand" if by == "hand" else ""))
         record: dict[str, Any] = {"at_s": time.time() if at_s is None else at_s, "kind": kind, "target": target}
@@ -90,6 +92,9 @@ class RunLog:
         record |= {"changed": dict(changed)} if changed is not None else {}
         if kind in ("change", "swap"):
             self._steps.forget([target] if kind == "change" else None)
+        for link in removed:
+            self._states.pop(link, None)
+            self.directory.append("links.jsonl", {"at_s": record["at_s"], "link": link, "removed": True})
         self.events.append(record)
         self.directory.append("events.jsonl", record)
         self.announce()

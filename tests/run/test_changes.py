@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +45,7 @@ class Recorder:
         self.told: list[tuple[str, str]] = []
         self.swaps: list[dict[str, Any]] = []
         self.informed: list[tuple[Any, Any]] = []
+        self.removed: list[str] = []
 
     def check(self, change: LinkChange) -> None: ...
 
@@ -61,7 +62,7 @@ class Recorder:
         before_routes({"x->y"})
         self.said.append(("swap", topology.name))
         self.topology = topology
-        return NetworkSwap(("x->y",), (), (), 0.25)
+        return NetworkSwap(("x->y",), ("y->z",), (), 0.25)
 
     def states(self) -> dict[str, LinkState]:
         """Every link at a rate of which no file says anything."""
@@ -77,7 +78,8 @@ class Recorder:
     def kill(self, worker: str) -> None:
         self.said.append(("kill", worker))
 
-    def tell(self, kind: str, target: str, by: str, *, changed: Any = None) -> None:
+    def tell(self, kind: str, target: str, by: str, *, changed: Any = None, removed: Sequence[str] = ()) -> None:
+        self.removed += removed
         assert by == "file" and (changed is not None) == (kind == "change")
         self.told.append((kind, target))
 
@@ -168,7 +170,8 @@ def test_a_swap_is_followed_by_the_clock_and_recorded(tmp_path: Path) -> None:
     (swap,) = recorder.swaps
     assert swap["active_s"] - swap["requested_s"] == 0.25
     assert (swap["kind"], swap["target"], swap["file"]) == ("network", "other", "other.yaml")
-    assert (swap["added"], swap["removed"], swap["changed"]) == (("x->y",), (), ())
+    assert (swap["added"], swap["removed"], swap["changed"]) == (("x->y",), ("y->z",), ())
+    assert recorder.removed == ["y->z"]
 
 
 @pytest.mark.local
@@ -248,7 +251,7 @@ class Growing(Recorder):
     def address(self, worker: Worker) -> str:
         return f"an address of {worker.name}"
 
-    def tell(self, kind: str, target: str, by: str, *, changed: Any = None) -> None:
+    def tell(self, kind: str, target: str, by: str, *, changed: Any = None, removed: Sequence[str] = ()) -> None:
         self.told.append((kind, target))
 
 
@@ -292,7 +295,7 @@ def test_another_network_keeps_the_workers_that_were_added(
     changes.do(AddWorker(site="tokyo"), "hand")
     other = Topology.from_value(spoilt(TOPOLOGY, "name", to="other"), experiment.file)
     print_swap("other", changes.swap(other, "other.yaml", "file"))
-    assert capsys.readouterr().out == "  links added: x->y\nother in force after 0.25 s\n"
+    assert capsys.readouterr().out == "  links added: x->y\n  links removed: y->z\nother in force after 0.25 s\n"
     assert growing.topology.name == "other" and growing.topology.last_worker("tokyo").name == "tokyo-w1"
 
 

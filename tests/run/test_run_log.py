@@ -79,6 +79,15 @@ def test_a_link_s_state_is_recorded_with_its_queue_s_discipline(tmp_path: Path) 
     assert [line["discipline"] for line in run_log.directory.read("links.jsonl")] == ["droptail", "codel"]
 
 
+def test_a_link_that_a_network_swap_removed_is_recorded_as_removed(tmp_path: Path) -> None:
+    run_log = RunLog(RunDirectory("run_log", tmp_path), Shown())
+    run_log.put_in_force(time.monotonic(), "a->b", LinkState(30e6, 0.01))
+    run_log.happened("swap", "other", removed=["a->b"])
+    _, last = run_log.directory.read("links.jsonl")
+    (event,) = run_log.directory.read("events.jsonl")
+    assert last == {"at_s": event["at_s"], "link": "a->b", "removed": True}
+
+
 def test_a_change_is_recorded_with_all_that_is_in_force_over_the_file(tmp_path: Path) -> None:
     printed = io.StringIO()
     run_log = RunLog(RunDirectory("run_log", tmp_path), Display(Console(file=printed)))

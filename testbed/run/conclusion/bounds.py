@@ -72,7 +72,7 @@ def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequ
     """
     changes: dict[str, list[Record]] = {name: [] for name in before}
     for record in records:  # once for all links: an hour of traces has a million
-        if segment.began_s < record["at_s"] < segment.ended_s and record["link"] in changes:
+        if segment.began_s < record["at_s"] < segment.ended_s and record["link"] in changes and "rate_bps" in record:
             changes[record["link"]].append(record)
     found = {}
     for name, first in before.items():
@@ -183,7 +183,8 @@ def _states_at(records: Sequence[Mapping[str, Any]], topology: Topology, at_s: f
     for record in records:
         if record["at_s"] > at_s:
             break
-        newest[record["link"]] = record
+        if "rate_bps" in record:  # a link that a swap removed keeps its last state until the swap counts
+            newest[record["link"]] = record
     for link in states.keys() & newest.keys():
         rate_bps, delay_s, loss, up = (newest[link][name] for name in ("rate_bps", "delay_s", "loss", "up"))
         states[link] = LinkState(rate_bps, delay_s, loss=loss, up=up)

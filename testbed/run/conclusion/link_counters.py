@@ -65,7 +65,7 @@ def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str
     for state in sorted(states, key=itemgetter("at_s")):
         moments, rates = history.setdefault(state["link"], ([], []))
         moments.append(state["at_s"])
-        rates.append(state.get("rate_bps", 0.0))  # a link that a simulated swap removed has none
+        rates.append(state.get("rate_bps", 0.0))  # the record of a removed link has none
     worst: dict[str, float] = {}
     for first, last in zip(samples, samples[WINDOW:], strict=False):
         began, seconds = first["at_s"], seconds_between(first, last)

@@ -80,6 +80,7 @@ class Recorder:
         self._cpu = CpuMeter()
         self._count: int | None = None
         self._newest: Mapping[str, Any] | None = None  # event of the network at the last look
+        self._links: set[str] = set()  # of the network at the last look
         self._failure: Exception | None = None
 
     def status(self) -> dict[str, Any]:
@@ -130,6 +131,9 @@ class Recorder:
         for state in history["states"]:
             if state["link"] in status["links"]:
                 self._append("links.jsonl", state)
+        for link in self._links - status["links"].keys():
+            self._append("links.jsonl", {"at_s": time.time(), "link": link, "removed": True})
+        self._links = set(status["links"])
         for event in self._new_events():
             self._append("events.jsonl", event)
         sample = {"at_s": time.time(), "clock_s": time.monotonic(), "bytes": arrived(status), "cpu": self._cpu.read()}

@@ -97,6 +97,8 @@ def test_it_is_a_mean_over_rounds_of_the_network_as_it_was() -> None:
     assert told["ratio_to_lower_bound"] == pytest.approx(300 / 40 / mean)
     swap = {"active_s": 150.0, "file": next(iter(run.networks))}
     assert lower_bound(run, [], [swap], found)["lower_bound_seconds"] == pytest.approx(least[0])
+    removed = {"at_s": -1.0, "link": next(iter(run.topology.links)), "removed": True}  # by a clock that was set back
+    assert lower_bound(run, [removed], [], found) == told
 
 
 @pytest.mark.local
@@ -141,6 +143,7 @@ def test_links_count_with_what_they_passed_on_average() -> None:
         record(6.0, 2e6, up=False),
         record(12.0, 9e6),
         record(3.0, 1, link="x"),
+        {"at_s": 4.0, "link": "b->a", "removed": True},
     ]
     states = mean_states(Segment(8, 1.0, 11.0, {}), before, records)
     assert states["a->b"] == LinkState((1 * 8e6 + 4 * 2e6) / 10, 0.02)

@@ -105,6 +105,21 @@ def test_an_event_is_recorded_once_also_where_the_clock_was_set_back(monkeypatch
     assert told == [(7001.0, "a->b"), (3401.0, "b->a"), (3401.0, "a->b"), (3402.0, "b->a")]
 
 
+def test_a_link_that_leaves_the_network_is_recorded_as_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    records: dict[str, list[Mapping[str, Any]]] = {}
+    status: dict[str, Any] = {"failure": None, "links": {"a->b": {}}, "hosts": {}}
+    network = MagicMock(events=list, status=lambda: status, history=lambda _: {"count": 0, "states": []})
+    monkeypatch.setattr(standing, "client", lambda name: network)
+    monkeypatch.setattr(standing, "arrived", lambda status: {})
+    recording = standing.Recorder("three", lambda file, record: records.setdefault(file, []).append(record))
+    recording._record()
+    status["links"] = {}
+    for _ in range(2):
+        recording._record()
+    (last,) = records["links.jsonl"]
+    assert (last["link"], last["removed"]) == ("a->b", True)
+
+
 def test_a_network_that_goes_ends_the_recording(
     topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
