@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+#: The column of several runs' rows that has the run's label.
+RUN = "run"
+
+
 class PandasMissing(ImportError):
     """Tables need pandas, which is not installed; the message says how to install it."""
 
@@ -60,8 +64,8 @@ def reports(record: RunRecord) -> DataFrame:
 
 
 def _metrics(report: Report, columns: Sequence[str]) -> dict[str, float | None]:
-    """Return a report's metrics. One that has the name of a column, such as `epoch`, gets `metric_` before its name."""
-    return {f"metric_{name}" if name in columns else name: value for name, value in report.metrics.items()}
+    """Return a report's metrics. One with the name of a column, such as `epoch` or `run`, has `metric_` before it."""
+    return {f"metric_{name}" if name in (*columns, RUN) else name: value for name, value in report.metrics.items()}
 
 
 def links(record: RunRecord) -> DataFrame:
@@ -109,7 +113,7 @@ def together(of_runs: Mapping[str, DataFrame]) -> DataFrame:
     """Return one frame with the rows of several runs' frames, and the run's label in the first column, `run`."""
     found = [frame.reset_index() if frame.index.name else frame for frame in of_runs.values()]
     for label, frame in zip(of_runs, found, strict=True):
-        frame.insert(0, "run", label)
+        frame.insert(0, RUN, label)
     return _pandas().concat(found, ignore_index=True)
 
 

@@ -41,13 +41,17 @@ def test_reports_have_a_row_for_each_member_in_each_round(record: RunRecord) -> 
 
 def test_a_metric_with_the_name_of_a_column_has_a_column_of_its_own(record: RunRecord) -> None:
     """A program's own `session.report({"epoch": 3})` made the tables of its run fail."""
-    reports = [msgspec.structs.replace(its, metrics={"epoch": 3.0, "seconds": its.round}) for its in record.reports]
+    reports = [
+        msgspec.structs.replace(its, metrics={"epoch": 3.0, "run": 4.0, "seconds": its.round}) for its in record.reports
+    ]
     named = replace(record, reports=tuple(reports))
     rounds, found = frames.rounds(named), frames.reports(named)
     assert set(rounds["metric_epoch"]) == set(found["metric_epoch"]) == {3.0}
     assert rounds["metric_seconds"].tolist() == list(rounds.index)
     assert rounds["epoch"].tolist() == [one.epoch for one in record.rounds]
     assert found["epoch"].tolist() == [its.epoch for its in record.reports] and "seconds" in found
+    both = frames.together({"one": found, "other": frames.reports(named)})
+    assert set(both["run"]) == {"one", "other"} and set(both["metric_run"]) == {4.0}
 
 
 def test_links_and_traffic_are_those_of_the_records(record: RunRecord) -> None:
