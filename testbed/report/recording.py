@@ -26,7 +26,7 @@ from testbed.api.requests import NOT_HERE, ApiProblem, Request
 from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.link import link_ends, link_name
-from testbed.report.link_states import Columns, link_columns
+from testbed.report.link_states import Columns, StateLine, link_columns
 from testbed.report.record import site_of
 from testbed.report.run_files import NotARun
 from testbed.spec.errors import SpecError
@@ -124,7 +124,10 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
 
 
 def _first_start(path: Path) -> float:
-    return min((one.started_s for one in _lines(path / "rounds.jsonl", ReportLine)), default=0.0)
+    """Return when the first round began (Unix seconds); without rounds, when a link last got another state."""
+    if started := [one.started_s for one in _lines(path / "rounds.jsonl", ReportLine)]:
+        return min(started)
+    return max((one.at_s for one in _lines(path / "links.jsonl", StateLine)), default=0.0)
 
 
 def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -243,6 +243,19 @@ def test_a_run_that_ended_before_it_trained_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.pure
+def test_a_run_that_ended_before_its_training_began_shows_its_network(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["training_started_s"], manifest["ended_s"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    for name in ("rounds.jsonl", "traffic.jsonl"):
+        (run / name).write_text("")
+    recording = recording_of(run)
+    assert recording["seconds"] == 0.0
+    assert recording["links"] and all(link["at_s"][-1] <= 0.0 for link in recording["links"].values())
+
+
+@pytest.mark.pure
 def test_what_is_no_run_has_no_recording(tmp_path: Path) -> None:
     with pytest.raises(NotARun) as caught:
         recording_of(tmp_path)
