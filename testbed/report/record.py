@@ -82,12 +82,11 @@ class RunRecord(RunFiles):
 
     @property
     def policy(self) -> str:
-        """The policy with its options: `netstorm`, or `netstorm:roots=1`."""
+        """The policy with its options: `netstorm`, or `netstorm:roots=1`; the scheme where no policy plans."""
         sync = self.section("sync") or self.spec.get("sync") or {}
         options = (self.spec.get("sync") or {}).get("options") or {}
-        return ":".join(
-            [str(sync.get("policy") or "unknown policy"), *(f"{name}={value}" for name, value in options.items())]
-        )
+        name = str(sync.get("policy") or sync.get("strategy") or "no policy")
+        return ":".join([name, *(f"{option}={value}" for option, value in options.items())])
 
     def view(self, name: str) -> View | None:
         """Return the view that a decision names, or None where its file is missing or damaged."""

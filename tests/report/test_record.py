@@ -86,6 +86,16 @@ def test_an_iteration_of_members_that_gossip_contains_its_steps(tmp_path: Path) 
         assert spent == pytest.approx(its.finished_s - its.started_s)
 
 
+def test_a_run_that_follows_no_policy_has_the_name_of_its_scheme(tmp_path: Path) -> None:
+    """Runs of several gossip schemes were all of an `unknown policy` in a comparison."""
+    run = without_plans(build_run(tmp_path / "run", rounds=9))
+    summary = json.loads((run / "summary.json").read_text())
+    for strategy, name in (("hop", "hop"), (None, "no policy")):
+        summary["sync"] |= {"policy": None, "strategy": strategy}
+        (run / "summary.json").write_text(json.dumps(summary))
+        assert RunRecord.read(run).policy == name
+
+
 def test_an_invalid_plan_is_reported(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=20)
     (run / "plans/0000.json").write_text('{"version": 1, "epo')
