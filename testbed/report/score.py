@@ -154,12 +154,12 @@ class Score:
     @property
     def trials_share(self) -> float | None:
         """The share of the time that trials cost."""
-        return sum(one.cost_s for one in self.trials) / sum(self.lasted_s) if self.lasted_s else None
+        return sum(one.cost_s for one in self.trials) / sum(self.lasted_s) if any(self.lasted_s) else None
 
     @property
     def considered(self) -> float | None:
         """The share of a processor that considering plans took; None unless it was measured in all runs."""
-        measured = len(self.considered_s) == len(self.lasted_s) > 0
+        measured = len(self.considered_s) == len(self.lasted_s) and any(self.lasted_s)
         return sum(self.considered_s) / sum(self.lasted_s) if measured else None
 
     @property

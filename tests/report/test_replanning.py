@@ -248,6 +248,11 @@ def test_considering_is_a_part_of_a_processor_where_it_was_measured() -> None:
     assert score(record(SECONDLY, [FIRST], [])).considered is None
 
 
+def test_a_run_that_ended_before_its_first_round_has_no_shares_of_its_time() -> None:
+    found = score(record([], [{**FIRST, "considered_s": 0.5}], [], manifest={}))
+    assert (found.trials_share, found.considered) == (None, None)
+
+
 def test_swaps_that_an_event_forced_are_left_out() -> None:
     ends = [*((0, float(second)) for second in range(1, 9)), *((1, float(second)) for second in range(9, 20))]
     forced = {"at_s": 8.0, "last": 0, "epoch": 1, "reason": "network: saves", "current_s": 1.0, "proposed_s": 0.5}
