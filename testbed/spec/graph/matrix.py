@@ -40,8 +40,9 @@ def read_matrix(file: Path) -> SiteGraph:
         text = text_of(file, MOST_BYTES)
     except (OSError, ValueError) as error:
         raise SpecError(file, [Fault("file", f"the file can't be read: {error}", "a CSV file in UTF-8")]) from None
+    filled = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip())
     # A first cell may be `#`; a comment has a space after it.
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if not line.startswith("# ")]
+    lines = [(number, line) for number, line in filled if not line.startswith("# ")]
     try:
         rows = [row for row in read_cells(lines) if any(row[1])]
     except TraceError as error:

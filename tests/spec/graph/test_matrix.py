@@ -74,6 +74,13 @@ def test_the_unit_is_read_where_it_is_said(corner: str, cell: str, tmp_path: Pat
     assert edge.delay_ms == pytest.approx(110.75)
 
 
+@pytest.mark.parametrize("begin", ["\n", " \n\n", "# from there\n\n", "\nsep=;\n"])
+def test_empty_lines_before_the_names_do_not_count(begin: str, tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text(f"{begin};a;b\na;;221,5\nb;;\n")
+    (edge,) = read_matrix(tmp_path / "m.csv").edges
+    assert edge.delay_ms == pytest.approx(110.75)
+
+
 TRIP = st.none() | st.just(0) | st.integers(2_000, 120_000)
 NAME = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=8)
 
