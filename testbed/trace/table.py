@@ -95,9 +95,13 @@ def _matching(rows: Sequence[Cells], pattern: re.Pattern[str]) -> Iterator[tuple
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A line below a header: its number, and its cells by the names of their columns."""
+    """A line below a header."""
 
+    #: The number of the line, from 1.
     line: int
+    #: The number of the header's line.
+    header: int
+    #: The cells by the names of their columns.
     cells: dict[str, str]
 
     def number(self, column: str, least: float, most: float) -> float:
@@ -142,4 +146,4 @@ def read_records(lines: Sequence[str], needed: Sequence[str], wanted: Sequence[s
         if len(cells) < len(header) or any(cells[len(header) :]):
             text = f"the line has {len(cells)} cells where the header has {len(header)}; write one for each column"
             raise TraceError(text, rule="cells", given=len(cells)).at_line(number)
-        yield Record(number, {name: cells[place] for name, place in columns.items()})
+        yield Record(number, first, {name: cells[place] for name, place in columns.items()})

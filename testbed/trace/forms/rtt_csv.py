@@ -81,10 +81,10 @@ def _column(record: Record, known: Mapping[str, object]) -> str:
         return there[0]
     if there:
         text = f"the header has both {there[0]!r} and {there[1]!r}; leave one out"
-        raise TraceError(text, rule="two-columns", field=there[0]).at_line(1)
+        raise TraceError(text, rule="two-columns", field=there[0]).at_line(record.header)
     first = next(iter(known))
     text = f"the header has no column {first!r}; it needs {next(iter(COLUMNS))} and rtt"
-    raise TraceError(text, rule="missing-column", field=first).at_line(1)
+    raise TraceError(text, rule="missing-column", field=first).at_line(record.header)
 
 
 def _unit_ns(record: Record, column: str) -> int:
