@@ -70,11 +70,13 @@ class HostsFile(Strict):
     """The name of the cluster."""
     known_hosts: KeyFile | None = None
     """The file of the hosts' public keys; by default SSH's own file."""
-    hosts: dict[HostName, Host] = Field(min_length=1, max_length=MOST_HOSTS)
+    hosts: dict[HostName, Host] = Field(min_length=1)
     """Name → host."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
+        if len(self.hosts) > MOST_HOSTS:
+            raise misfit("hosts", f"the file has {len(self.hosts)} hosts", f"1 to {MOST_HOSTS} hosts")
         owners: dict[str, str] = {}
         for name, host in self.hosts.items():
             if other := owners.get(host.address):

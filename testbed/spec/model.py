@@ -160,6 +160,7 @@ EXPONENT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 #: The name of a limit in pydantic's errors → the words before the limit in the remedy.
 LIMITS = {
     "min_length": "at least this many characters:",
+    "max_length": "at most this many characters:",
     "gt": "a number above",
     "ge": "at least",
     "lt": "a number below",

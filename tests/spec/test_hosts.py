@@ -56,7 +56,7 @@ def test_files_that_it_names_lie_from_its_own_folder_on(tmp_path: Path) -> None:
         ({"hosts": {"a": {"address": "10.0.0.1", "key": "~no-such-user/id"}}}, "hosts.a.key", "~/.ssh"),
         ({"known_hosts": "~no-such-user/known_hosts"}, "known_hosts", "~/.ssh"),
         ({"host": {}}, "host", "`hosts`"),
-        ({"hosts": {f"h{n}": {"address": f"10.0.1.{n}"} for n in range(MOST_HOSTS + 1)}}, "hosts", "32"),
+        ({"hosts": {f"h{n}": {"address": f"10.0.1.{n}"} for n in range(MOST_HOSTS + 1)}}, "hosts", "32 hosts"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_write_instead(
