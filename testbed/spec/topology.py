@@ -367,8 +367,7 @@ class Topology:
                 fault = Fault(error.field or "traffic", f"on {name}: {rule}", remedy)
                 raise SpecError(file, Source.of(file).located([fault])) from None
             rows -= len(loaded.trace.rows) if loaded.trace else 0
-        replaying = [own for entry in parsed.links for own in (entry, entry.forward, entry.backward)]
-        references = (*(own.trace for own in replaying), *(each.trace for each in parsed.traffic))
+        references = (*(own.trace for _, own in parsed.directions()), *(each.trace for each in parsed.traffic))
         traces = {reference.file for reference in references if reference}
         files = tuple(file.parent / name for name in sorted(traces))
         return cls(parsed.name, parsed.sites, links, parsed.lan, parsed.routing, file, files, parsed.switch)

@@ -95,6 +95,13 @@ def test_a_trace_lies_relative_to_the_topology_and_moves_one_direction(traced: P
     assert topology.links["tokyo->paris"].trace is None
 
 
+def test_a_trace_that_both_directions_replace_is_not_read(traced: Path) -> None:
+    own = {"trace": {"file": "trace.csv"}}
+    entry = {"between": ["paris", "tokyo"], "rate": "50mbit", "delay": "10ms", "trace": {"file": "none.csv"}}
+    topology = load(spoilt(TOPOLOGY, "links", 0, to={**entry, "forward": own, "backward": own}), traced)
+    assert topology.trace_files == (traced / "trace.csv",)
+
+
 def test_a_trace_that_does_not_loop_holds_its_last_row(traced: Path) -> None:
     link = load(with_trace(file="trace.csv", loop=False), traced).links["paris->tokyo"]
     assert link.at(1e6) == LinkState(10e6, 0.010)
