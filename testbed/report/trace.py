@@ -18,7 +18,7 @@ from testbed.spec.units import count
 from testbed.trace.csv import Column, columns_of
 from testbed.trace.mahimahi import DeliverySchedule
 from testbed.trace.read import TraceFile
-from testbed.trace.resample import LEAST_BPS, LEAST_STEP_S, Resampled
+from testbed.trace.resample import LEAST_BPS, LEAST_STEP_S, MOST_ROWS, Resampled
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 
 #: The width of a sketch in characters, without its scale, and its height in lines.
@@ -41,10 +41,12 @@ def facts(found: TraceFile) -> Iterator[str]:
 def error_of(made: Resampled) -> str:
     """Return a line on the error of a resampled trace: the mean relative error of the bytes delivered per step.
 
-    For a packet-delivery file, whose rate within a step is known, also per tenth of a step.
+    For a packet-delivery file, whose rate within a step is known, also per tenth of a step, unless the file has over
+    MOST_ROWS tenths.
     """
     within = made.step_s / 10
-    known = isinstance(made.source, DeliverySchedule) and within >= LEAST_STEP_S
+    few = made.source.duration_s <= MOST_ROWS * within
+    known = isinstance(made.source, DeliverySchedule) and within >= LEAST_STEP_S and few
     tenths = f", {made.error(within):.2%} in tenths of it" if known else ""
     return (
         f"resampled at a step of {made.step_s:g} s: error of the bytes delivered {made.error(made.step_s):.2%} a step"

@@ -8,10 +8,11 @@ import pytest
 
 from testbed.report.record import RunRecord
 from testbed.report.run_files import TrafficRecord
-from testbed.report.trace import HEIGHT, WIDTH, measured_trace, save_trace, sketch
+from testbed.report.trace import HEIGHT, WIDTH, error_of, measured_trace, save_trace, sketch
 from testbed.trace.csv import columns_of
-from testbed.trace.resample import LEAST_BPS
-from testbed.trace.trace import Row, Trace, TraceError
+from testbed.trace.mahimahi import DeliverySchedule
+from testbed.trace.resample import LEAST_BPS, Resampled
+from testbed.trace.trace import Row, Trace, TraceError, lasting
 
 pytestmark = pytest.mark.pure
 
@@ -33,6 +34,14 @@ def test_a_sketch_shows_each_part_of_the_time_by_its_mean() -> None:
 def test_a_column_of_zeros_is_flat() -> None:
     lines = list(sketch(next(columns_of(Trace((Row(0, loss=0.0),))))))
     assert "█" not in "".join(lines)
+
+
+@pytest.mark.parametrize(("duration_ms", "shown"), [(10_000, True), (10_001_000, False)])
+def test_the_error_in_tenths_of_a_step_is_shown_where_these_are_few(duration_ms: int, shown: bool) -> None:
+    source = DeliverySchedule((duration_ms // 2, duration_ms))
+    text = error_of(Resampled(Trace(lasting((Row(0.0, 64e3),), source.duration_s)), 0.1, source))
+    assert "a step" in text
+    assert ("tenths" in text) == shown
 
 
 def test_a_picture_is_a_png(tmp_path: Path) -> None:
