@@ -77,10 +77,17 @@ def sketch(column: Column) -> Iterator[str]:
 
 
 def save_trace(trace: Trace, title: str, path: Path) -> None:
-    """Draw one lap of a trace into a PNG file, a panel for each column. Raises: OSError: it cannot be written."""
+    """Draw one lap of a trace into a PNG file, a panel for each column.
+
+    Raises:
+        TraceError: No row has a value.
+        OSError: The file cannot be written.
+    """
     from testbed.report.figures.canvas import BLUE, PAPER, TIME_RIGHT, new_figure, style  # loads Matplotlib
 
     columns = list(columns_of(trace))
+    if not columns:
+        raise TraceError(f"{title}: no row has a value to draw; write one or more", rule="no-values")
     height = len(columns) * PANEL_HEIGHT + TOP + BOTTOM
     with style():
         figure = new_figure(height)

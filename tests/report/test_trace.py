@@ -49,6 +49,13 @@ def test_a_picture_is_a_png(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_trace_without_values_has_no_picture(tmp_path: Path) -> None:
+    with pytest.raises(TraceError) as caught:
+        save_trace(Trace((Row(0), Row(1))), "nothing", tmp_path / "a.png")
+    assert caught.value.rule == "no-values"
+    assert not any(tmp_path.iterdir())
+
+
 def record(*samples: tuple[float, int, float]) -> RunRecord:
     """Return a run with samples of one link: (time, steady bytes, steady seconds)."""
     taken = tuple(
