@@ -19,11 +19,12 @@ class Generator(Protocol):
         """Return the trace. Raises TraceError where the generator's arguments make none."""
 
 
-def _moments(duration_s: float, step_s: float) -> list[float]:
-    _above_zero(duration=duration_s, step=step_s)
+def _moments(duration_s: float, step_s: float, name: str = "step") -> list[float]:
+    """Return the moments from 0 on, a step apart, before the duration. `name` is the step's name in errors."""
+    _above_zero(**{"duration": duration_s, name: step_s})
     if duration_s / step_s > MOST_ROWS:
-        text = f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step"
-        raise TraceError(text, field="step", given=step_s)
+        text = f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer `{name}`"
+        raise TraceError(text, field=name, given=step_s)
     moments = (round(i * step_s, 9) for i in range(math.ceil(duration_s / step_s)))
     return [moment for moment in moments if moment < duration_s]  # 2.1/0.7 is a hair above 3
 
@@ -53,7 +54,7 @@ class UniformRedraw:
         """Draw the trace: a rate for each period, uniform between the two limits."""
         _above_zero(low=self.low_bps, high=self.high_bps)
         draw = random.Random(self.seed)
-        moments = _moments(self.duration_s, self.period_s)
+        moments = _moments(self.duration_s, self.period_s, "period")
         rows = [Row(moment, draw.uniform(self.low_bps, self.high_bps)) for moment in moments]
         return Trace(lasting(rows, self.duration_s))
 
@@ -176,7 +177,8 @@ class Outages:
     def trace(self) -> Trace:
         """Draw the trace: exponential spans with the link's rate, and between them spans that lose all packets."""
         _above_zero(rate=self.rate_bps, up=self.up_s, down=self.down_s)
-        _moments(self.duration_s, max(min(self.up_s, self.down_s), 1e-3))  # refuses what makes too many rows
+        shorter = "up" if self.up_s < self.down_s else "down"
+        _moments(self.duration_s, max(min(self.up_s, self.down_s), 1e-3), shorter)  # refuses too many rows
         draw, moment, loss, rows = random.Random(self.seed), 0.0, 0.0, []
         while moment < self.duration_s:
             rows.append(Row(moment, self.rate_bps, loss=loss))
