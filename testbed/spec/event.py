@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from testbed.link import LinkState, NoSuchLink, find_link, link_ends, written_link
 from testbed.schemes.options import GraphKind
-from testbed.spec.model import LINK_SCHEMA, Strict
+from testbed.spec.model import LINK_SCHEMA, Strict, misfit
 from testbed.spec.units import Delay, Duration, Loss, Rate
 
 #: A link's name: `paris->tokyo`, also where the file has `paris-tokyo` or [paris, tokyo].
@@ -86,6 +86,8 @@ class Event(Strict):
         if len(things) != 1:
             done = " and ".join(things) or "nothing"
             raise ValueError(f"the event does {done} | one of change, down, up, swap, kill, graph")
+        if self.change is not None and self.change.model_fields_set == {"link"}:
+            raise misfit("change", "the change has no value", "`rate: 8mbit`, or a delay, jitter or loss")
         return self
 
     def named(self, known: Collection[str]) -> Event:

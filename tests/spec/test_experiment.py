@@ -211,6 +211,7 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, field: str, tmp
             "events.0.change.link",
             "paris->tokyo",
         ),
+        (EXPERIMENT | {"events": [{"at": "1s", "change": {"link": "paris->tokyo"}}]}, "events.0.change", "rate: 8mbit"),
         (EXPERIMENT | {"events": [{"at": "1s", "swap": ""}]}, "events.0.swap", ""),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
