@@ -2,7 +2,8 @@
 
     torch is imported                             ▸ `install`, which only waits for the following
     a model is put into DistributedDataParallel   ▸ its gradients stay local
-    an optimizer's first step                     ▸ the member joins; the scheme is around this and all further steps
+    an optimizer's first step                     ▸ the member joins; the scheme is around this and all further steps,
+                                                    also where a GradScaler leaves a step out
     the script ends                               ▸ the member leaves
 
 A script does not say where its training ends, so nothing is synchronized at that point: changes since the last round
@@ -18,6 +19,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -32,6 +34,11 @@ class UnchangedScript:
         self._text = text
         self._optimizer: torch.optim.Optimizer | None = None
         self._stack = ExitStack()
+
+    @property
+    def begun(self) -> bool:
+        """True if the member has joined, and the scheme is around the optimizer's steps."""
+        return self._optimizer is not None
 
     def keep_local(self, model: DistributedDataParallel) -> None:
         """Keep a model's gradients local from now on."""
@@ -79,6 +86,7 @@ def install(text: str) -> None:
     """Put the scheme around the steps of this process. Raises ValueError where the text names no scheme."""
     script = UnchangedScript(SchemeChoice.parse(text), text)
     register_optimizer_step_pre_hook(script.before_step)
+    begin_with_scalers(script)
     make = DistributedDataParallel.__init__
 
     @wraps(make)
@@ -87,3 +95,21 @@ def install(text: str) -> None:
         script.keep_local(self)
 
     DistributedDataParallel.__init__ = made  # type: ignore[method-assign]
+
+
+def begin_with_scalers(script: UnchangedScript) -> None:
+    """Make the script's training begin at the first step of a GradScaler, also where the scaler leaves it out.
+
+    Gradients overflow in the first steps more often than later, and at some members alone. A member that began one step
+    later would take one step less than the others, which would then wait for its last round.
+    """
+    step = GradScaler.step
+
+    # Without `wraps`, whose mark says that the steps of a scaler are counted already (testbed.schemes.wrapped).
+    def counted(self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if script.begun:
+            return step(self, optimizer, *args, **kwargs)
+        script.before_step(optimizer)
+        return GradScaler.step(self, optimizer, *args, **kwargs)  # the step that the scheme counts
+
+    GradScaler.step = counted  # type: ignore[method-assign]
