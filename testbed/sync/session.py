@@ -449,8 +449,9 @@ def _writable(values: torch.Tensor) -> torch.Tensor:
 
 
 def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:
-    if tensor.dtype not in ELEMENT_TYPES or not tensor.is_contiguous() or not tensor.numel():
-        raise ValueError(f"allreduce takes contiguous, non-empty tensors of {[str(d) for d in ELEMENT_TYPES]}")
+    dense = tensor.layout == torch.strided  # a sparse tensor refuses to say if it is contiguous
+    if tensor.dtype not in ELEMENT_TYPES or not dense or not tensor.is_contiguous() or not tensor.numel():
+        raise ValueError(f"allreduce takes dense, contiguous, non-empty tensors of {[str(d) for d in ELEMENT_TYPES]}")
     if tensor.device.type not in ("cpu", "cuda"):
         raise ValueError(f"allreduce takes tensors on the host or a CUDA device, and this one is on {tensor.device}")
     if residual is not None and tensor.dtype != torch.float32:

@@ -391,8 +391,14 @@ def test_a_silent_peer_is_named_when_time_is_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "tensor",
-    [torch.ones(0), torch.ones(3, dtype=torch.int64), torch.ones(4, 4).t()[:, :2], torch.ones(3, device="meta")],
-    ids=["empty", "int", "view", "another device"],
+    [
+        torch.ones(0),
+        torch.ones(3, dtype=torch.int64),
+        torch.ones(4, 4).t()[:, :2],
+        torch.ones(3, device="meta"),
+        torch.eye(3).to_sparse(),
+    ],
+    ids=["empty", "int", "view", "another device", "sparse"],
 )
 def test_tensors_that_cannot_be_reduced(tmp_path: Path, tensor: torch.Tensor) -> None:
     def work(session: sync.Session) -> None:

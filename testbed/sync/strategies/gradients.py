@@ -179,8 +179,16 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
     """Return a parameter's gradient, zeros if it has none.
 
     A frozen parameter keeps none: by a gradient of zeros an optimizer would move it, by weight decay or a momentum.
+
+    Raises:
+        ValueError: The gradient is sparse.
     """
     if parameter.grad is not None:
+        if parameter.grad.layout != torch.strided:
+            raise ValueError(
+                f"the gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and members average dense "
+                "gradients: make its layer with sparse=False, or use local_sgd or diloco, which average parameters"
+            )
         return parameter.grad
     zeros = torch.zeros_like(parameter)
     if parameter.requires_grad:

@@ -232,6 +232,18 @@ def test_gradients_of_other_types_travel_as_float32(tensors: int, dtype: torch.d
         torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 2.0), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.pure
+@pytest.mark.parametrize("rank", [None, 1])
+def test_sparse_gradients_are_refused_with_a_remedy(rank: int | None) -> None:
+    embedding = nn.Embedding(40, 8, sparse=True)
+    embedding(torch.tensor([3])).sum().backward()
+    gradients = Gradients(
+        cast(Reducer, Alone()), list(embedding.parameters()), powersgd=PowerSgd(rank) if rank else None
+    )
+    with pytest.raises(ValueError, match="sparse=False"):
+        gradients.before_step()
+
+
 @pytest.mark.local
 @pytest.mark.parametrize("rank", [None, 1])
 def test_gradients_of_channels_last_are_those_of_other_layouts(tmp_path: Path, rank: int | None) -> None:
