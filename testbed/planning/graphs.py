@@ -235,8 +235,11 @@ def fast_edges(view: View, degree: int) -> Graph:
     fastest first, as in Kruskal's algorithm: first the pairs that join two parts, then any pair, while both ends have
     fewer than `degree` neighbours. Parts that this limit leaves apart are joined by their fastest pair, past the limit.
 
-    Raises GraphError if `degree` is below 2 (which joins two members only), or if the view's edges leave members apart.
+    Raises GraphError if there are fewer than two members, if `degree` is below 2 (which joins two members only), or if
+    the view's edges leave members apart.
     """
+    if (count := len(view.names)) < 2:
+        raise GraphError(f"network needs at least 2 members, not {count}", field="members", given=count)
     if degree < 2:
         raise GraphError(
             f"degree {degree}: a connected graph needs at least 2 neighbours a member", field="degree", given=degree

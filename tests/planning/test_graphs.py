@@ -151,3 +151,11 @@ def test_a_member_without_edges_both_ways_is_refused() -> None:
     with pytest.raises(GraphError) as caught:
         fast_edges(whole, 1)
     assert (caught.value.field, caught.value.given) == ("degree", 1)
+
+
+def test_a_member_without_another_is_refused() -> None:
+    """Its participant would have no neighbour to choose from."""
+    alone = View((Member("a", "a", 1.0, "a-up", "a-down"),), {}, {}, {}, 1000)
+    with pytest.raises(GraphError) as caught:
+        fast_edges(alone, 2)
+    assert (caught.value.field, caught.value.given) == ("members", 1)
