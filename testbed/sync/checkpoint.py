@@ -135,6 +135,7 @@ def load(path: str | Path) -> Checkpoint:
         path: A file that `Session.save` wrote. Its tensors are loaded to the host.
 
     Raises:
+        OSError: The file does not exist or can't be read; names it.
         CheckpointError: The file is not a checkpoint, is damaged, or has another version.
     """
     path = Path(path)
