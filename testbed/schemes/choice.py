@@ -58,6 +58,8 @@ class SchemeChoice:
                 inside = inside.setdefault(group, {})
                 if not isinstance(inside, dict):
                     raise Misfit(group, f"has the value {inside!r}, and {word} sets an option in it", "one of the two")
+            if option in inside:
+                raise Misfit(option, f"{word} gives it a second value", "one of the two")
             inside[option] = _value(value)
         return cls.of(str(folder / name) if is_file(name) else name, options)
 

@@ -40,6 +40,8 @@ def test_a_name_alone_takes_what_its_options_are_by_default() -> None:
         ("diloco:outer.speed=1", "speed"),
         ("diloco:outer.learning_rate=Infinity", "learning_rate"),
         ("diloco:outer=1,outer.momentum=0.8", "outer"),
+        ("diloco:every=4,every=8", "every=8"),
+        ("diloco:outer.momentum=0.8,outer=1", "outer=1"),
         ("sgp", "sgp"),
     ],
 )
