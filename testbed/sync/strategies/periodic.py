@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from testbed.protocol import FragmentDrift
@@ -49,8 +50,8 @@ class Nesterov:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0 or not 0 <= self.momentum < 1:
-            raise ValueError(f"{self}: the learning rate must be above 0, the momentum at least 0 and below 1")
+        if not 0 < self.learning_rate < inf or not 0 <= self.momentum < 1:
+            raise ValueError(f"{self}: the learning rate must be finite and above 0, the momentum from 0 to below 1")
 
     def step(self, values: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor) -> None:
         """Step by m ← μm + Δ, x ← x − lr·(Δ + μm)."""

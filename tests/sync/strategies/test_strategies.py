@@ -107,6 +107,13 @@ def test_nesterov_is_pytorchs() -> None:
     torch.testing.assert_close(ours, values.detach())
 
 
+@pytest.mark.pure
+@pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])
+def test_a_learning_rate_that_makes_no_sense(rate: float) -> None:
+    with pytest.raises(ValueError, match="learning rate"):
+        Nesterov(rate)
+
+
 @pytest.mark.local
 def test_post_local_sgd_is_gradients_then_local(tmp_path: Path) -> None:
     parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.post_local_sgd(net, opt, start=4, every=4)))
