@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from testbed.protocol import ControlMessage, Hello, Job, NodeConfiguration, Prepare, Welcome
+from testbed.protocol import ControlMessage, Goodbye, Hello, Job, NodeConfiguration, Prepare, Welcome
 from testbed.sockets import Tls
 from testbed.sync.control_channel import ControlChannel
 from testbed.sync.control_connection import ControlConnection
+from testbed.sync.errors import SyncError
 from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
 
@@ -105,3 +106,15 @@ def rendezvous(
 def keys_of(message: Welcome | Prepare) -> dict[str, bytes]:
     """Return the keys in a message, which this member shares with each other member, by name."""
     return {peer: bytes.fromhex(key) for peer, key in message.keys.items()}
+
+
+@contextmanager
+def telling_failure(met: Rendezvous) -> Iterator[None]:
+    """Send the controller the error that ends the context: the member can't begin. The error is raised again."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error) if isinstance(error, ValueError | SyncError) else f"{type(error).__name__}: {error}"
+        with suppress(OSError):  # the connection may have ended, and the member's own error counts
+            met.channel.send(Goodbye.with_error(met.name, 0, text))
+        raise

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from testbed.protocol import Goodbye, Job, NodeConfiguration
+from testbed.protocol import Job, NodeConfiguration
 from testbed.schemes import Scheme, named
 from testbed.schemes.training import GossipTraining
 from testbed.sync import flat
@@ -18,7 +17,7 @@ from testbed.sync.codecs import PLAIN, by_name
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.iteration_reporter import StepFigures
 from testbed.sync.gossip.membership import Membership
-from testbed.sync.rendezvous import Rendezvous
+from testbed.sync.rendezvous import Rendezvous, telling_failure
 from testbed.worker.learner import Learner, chosen_device, make
 from testbed.worker.pace import Pace, Slowness
 from testbed.workload import Workload
@@ -38,17 +37,13 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
         ValueError: The job names a model, data set, optimizer or codec that does not exist.
     """
     torch.set_num_threads(1)
-    try:
+    with telling_failure(meeting):
         work = Workload.from_json(meeting.job.workload)
         model = make(work, folder, chosen_device(work.device))
         place = meeting.node
         steps = PacedSteps(model, work, place)
         participant = participant_of(meeting.name, tuple(meeting.welcome.roster), meeting.job, model)
         codec = by_name(place.rules.get("codec", PLAIN.name))
-    except ValueError as error:
-        with suppress(OSError):
-            meeting.channel.send(Goodbye.with_error(meeting.name, 0, str(error)))
-        raise
     with Membership(meeting, participant, steps.figures, codec, scheme.survives) as membership:
         flat.scatter(membership.train(steps), model.parameters)
         membership.finish(model.digest(), model.evaluate())

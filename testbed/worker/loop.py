@@ -15,7 +15,7 @@ from testbed import sync
 from testbed.schemes import SCHEMES, is_file, named
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Strategy
-from testbed.sync.rendezvous import Rendezvous
+from testbed.sync.rendezvous import Rendezvous, telling_failure
 from testbed.sync.session import session_of
 from testbed.worker import gossip, learner
 from testbed.worker.learner import Learner, chosen_device
@@ -26,7 +26,8 @@ from testbed.workload import Workload
 def work_at(meeting: Rendezvous, folder: Path) -> None:
     """Train as the member's job says, over a session or by gossip. `folder` has the data sets."""
     job = meeting.job
-    scheme = named(job.scheme) if job.scheme in SCHEMES or is_file(job.scheme) else None
+    with telling_failure(meeting):  # a file may import packages that this machine lacks
+        scheme = named(job.scheme) if job.scheme in SCHEMES or is_file(job.scheme) else None
     if scheme is not None and scheme.exchange == "gossip":
         gossip.train(meeting, scheme, folder)
         return

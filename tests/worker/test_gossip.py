@@ -16,6 +16,7 @@ from testbed.schemes import named
 from testbed.sync.rendezvous import Rendezvous
 from testbed.worker import learner
 from testbed.worker.gossip import PacedSteps, gathered, train
+from testbed.worker.loop import work_at
 from testbed.worker.pace import Slowness
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
@@ -23,10 +24,10 @@ from tests.worker.workloads import workload
 pytestmark = pytest.mark.local
 
 
-def meeting_with(send: Callable[[Goodbye], None]) -> Rendezvous:
+def meeting_with(send: Callable[[Goodbye], None], scheme: str = "sgp") -> Rendezvous:
     """Return the rendezvous of a member whose job names a codec that does not exist; `send` sends its messages."""
     place = NodeConfiguration("sgp", ("b",), ("b",), {"a": 0.5, "b": 0.5}, ("b",), {"codec": "fp7"})
-    job = Job(10, scheme="sgp", workload=workload(parameters=10).to_json(), assignment=to_builtins(place))
+    job = Job(10, scheme=scheme, workload=workload(parameters=10).to_json(), assignment=to_builtins(place))
     welcome, channel = SimpleNamespace(roster=dict.fromkeys("ab", ("127.0.0.1", 1))), SimpleNamespace(send=send)
     return cast(Rendezvous, SimpleNamespace(name="a", job=job, node=place, welcome=welcome, channel=channel))
 
@@ -44,6 +45,26 @@ def test_a_codec_that_does_not_exist_is_the_error_where_the_controller_is_gone(t
 
     with pytest.raises(ValueError, match="fp7"):
         train(meeting_with(send), named("sgp"), tmp_path)
+
+
+def test_the_controller_is_told_of_any_error_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no CUDA GPUs")
+
+    monkeypatch.setattr("testbed.worker.gossip.make", broken)
+    sent: list[Goodbye] = []
+    with pytest.raises(RuntimeError):
+        train(meeting_with(sent.append), named("sgp"), tmp_path)
+    assert ["CUDA" in goodbye.error for goodbye in sent] == [True]
+
+
+def test_the_controller_is_told_of_a_schemes_file_that_cannot_be_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import a_package_that_the_image_lacks\n")
+    sent: list[Goodbye] = []
+    with pytest.raises(ValueError):
+        work_at(meeting_with(sent.append, str(file)), tmp_path)
+    assert ["a_package_that_the_image_lacks" in goodbye.error for goodbye in sent] == [True]
 
 
 def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: Path) -> None:

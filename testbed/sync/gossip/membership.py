@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigure
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
-from testbed.sync.rendezvous import Rendezvous, rendezvous
+from testbed.sync.rendezvous import Rendezvous, rendezvous, telling_failure
 from testbed.sync.transport import Listener
 from testbed.sync.transport.sockets import EVERY_INTERFACE
 
@@ -227,14 +227,10 @@ def join(
     with ExitStack() as on_failure:
         on_failure.enter_context(met.accepting)
         on_failure.enter_context(closing(met.channel))
-        try:
+        with telling_failure(met):
             participant = program if isinstance(program, Participant) else program(met)
             codec = by_name(met.node.rules.get("codec", PLAIN.name))
             membership = Membership(met, participant, codec=codec, survives=survives and peers is None)
-        except ValueError as error:
-            with suppress(OSError):
-                met.channel.send(Goodbye.with_error(name, 0, str(error)))
-            raise
         on_failure.pop_all()
     return membership
 

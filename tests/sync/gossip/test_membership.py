@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from testbed.protocol import Goodbye
 from testbed.schemes import hop
 from testbed.sync import gossip
 from testbed.sync.errors import SyncError
@@ -116,10 +117,24 @@ def test_a_program_that_does_not_fit_is_the_error_where_the_controller_is_gone(m
     def program(_: object) -> Idle:
         raise ValueError("on purpose")
 
-    met = SimpleNamespace(accepting=nullcontext(), channel=SimpleNamespace(send=send, close=lambda: None))
+    channel = SimpleNamespace(send=send, close=lambda: None)
+    met = SimpleNamespace(name="a", accepting=nullcontext(), channel=channel)
     monkeypatch.setattr("testbed.sync.gossip.membership.rendezvous", lambda *_: met)
     with pytest.raises(ValueError, match="on purpose"):
         gossip.join(program, "a", control="unix:/x")
+
+
+def test_the_controller_is_told_of_any_error_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(_: object) -> Idle:
+        raise TypeError("on purpose")
+
+    sent: list[Goodbye] = []
+    channel = SimpleNamespace(send=sent.append, close=lambda: None)
+    met = SimpleNamespace(name="a", accepting=nullcontext(), channel=channel)
+    monkeypatch.setattr("testbed.sync.gossip.membership.rendezvous", lambda *_: met)
+    with pytest.raises(TypeError):
+        gossip.join(program, "a", control="unix:/x")
+    assert ["on purpose" in goodbye.error for goodbye in sent] == [True]
 
 
 def test_an_address_that_is_taken_is_refused() -> None:
