@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 from testbed.api.requests import ChangeGraph, Request
 from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.gossip.topology_changes import TopologyChanges
-from testbed.controller.model.actions import Actions, After, Announce, Contradiction, Fail, Tell, TellAll
+from testbed.controller.model.actions import Actions, After, Announce, Contradiction, Fail, JoinRefused, Tell, TellAll
 from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.coordinator import Coordinator, NotForMembers
 from testbed.controller.model.spec import ControllerSpec, GossipGraph
@@ -74,7 +74,14 @@ class GossipCoordinator(Coordinator):
             yield self._welcome(member, job)
 
     def join(self, hello: Hello) -> Actions:
-        """Queue a member to join. If it was present or joining before, it was restarted and has lost its state."""
+        """Queue a member to join. If it was present or joining before, it was restarted and has lost its state.
+
+        Raises:
+            JoinRefused: The member has finished its training.
+        """
+        if hello.member in self.goodbyes:
+            text = f"{hello.member!r} has finished its training; start it again when the other members are done"
+            raise JoinRefused(text, rule="finished", member=hello.member)
         yield from self._remove_member(hello.member, "it was restarted")
         self._joining[hello.member] = hello.address
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from testbed.api.requests import ForcePolicy
 from testbed.controller.gossip.coordinator import GossipCoordinator
-from testbed.controller.model.actions import Action, Actions, After, Announce, Contradiction, Fail, Tell
+from testbed.controller.model.actions import Action, Actions, After, Announce, Contradiction, Fail, JoinRefused, Tell
 from testbed.controller.model.clocks import SYSTEM, Clocks
 from testbed.controller.model.coordinator import NotForMembers
 from testbed.controller.model.spec import ControllerSpec, Elasticity, GossipGraph
@@ -401,6 +401,15 @@ def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
     list(coordinator.join(hello(DIES)))
     assert told(coordinator.proceed(), Stop) == {DIES}
     assert list(coordinator.died(DIES, "its connection ended")) == [Announce()]  # as of one that was told to stop
+
+
+def test_a_member_that_has_finished_is_refused_and_counts_as_present() -> None:
+    coordinator = begun()
+    list(coordinator.receive(Goodbye("a-w0", ROUNDS)))
+    with pytest.raises(JoinRefused) as caught:
+        list(coordinator.join(hello("a-w0")))
+    assert (caught.value.rule, caught.value.member) == ("finished", "a-w0")
+    assert coordinator.present == frozenset(VIEW.names) and coordinator.events == []
 
 
 @pytest.mark.parametrize(
