@@ -229,8 +229,14 @@ def join(
 
 
 def _node_among(options: HopOptions, members: tuple[str, ...], name: str, elements: int) -> NodeConfiguration:
-    """Return the node configuration of a member where no controller assigns it and nothing is known of the network."""
+    """Return the node configuration of a member where no controller assigns it and nothing is known of the network.
+
+    Raises:
+        ValueError: The options take the graph from the network, or the members make no such graph.
+    """
     from testbed.planning.view import Member, View
 
+    if options.graph == "network":
+        raise Misfit("graph", "members among peers alone know no rates of their network", "`graph: ring`")
     known = tuple(Member(member, site=member, speed=1.0, uplink="", downlink="") for member in members)
     return assign(options, Setting(view=View(known, {}, {}, {}, model_bytes=4 * elements))).node(name)

@@ -151,6 +151,7 @@ def test_an_address_that_is_taken_is_refused() -> None:
         ({"control": "unix:/x", "iterations": 3}, "the controller gives"),
         ({"peers": {"a": "h:1", "b": "h:2"}, "iterations": 3, "backup": 1}, "max_ig"),
         ({"peers": {"a": "h:1", "b": "h:2"}, "iterations": 3, "graph": "double-ring"}, "multiple of 4"),
+        ({"peers": {"a": "h:1", "b": "h:2"}, "iterations": 3, "graph": "network"}, "graph: ring"),
     ],
 )
 def test_hop_s_arguments_are_checked_before_anything_is_sent(arguments: dict[str, Any], says: str) -> None:
