@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 
 import pytest
@@ -12,13 +11,15 @@ from testbed.planning.gaps import GapMonitor, gap_bounds
 from testbed.planning.graphs import metropolis, ring
 from testbed.schemes.hop.reception import HopRules
 from testbed.schemes.hop.sites import SiteLeader, SiteWorker
+from testbed.sync.errors import SyncError
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import PeerCut
 from tests.schemes.hop.hops import irregular, neighbours
-from tests.sync.gossip.loopback import start
+from tests.sync.gossip.loopback import Gate, start
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 from tests.sync.gossip.test_sockets import of, run
+from tests.waiting import until
 
 pytestmark = pytest.mark.local
 
@@ -90,11 +91,18 @@ def test_over_sockets_a_worker_that_dies_is_done_without_and_a_leader_is_not() -
     made = parties(HopRules(max_ig=3, backup=1), 40, problem)
     partners = {leader: (*GRAPH.sources(leader), *others) for leader, others in SITES.items()}
     partners |= {name: (leader,) for leader, others in SITES.items() for name in others}
-    nodes = start(made, partners, 3, of(problem, lambda name, k: 0.002), survives=True)
-    while len(nodes["s2-w1"].follow.entered) < 10:
-        time.sleep(0.005)
+    gate = Gate(10)
+
+    def enter(name: str, iteration: int) -> None:
+        if name == "s2-w1":
+            gate.enter(iteration)
+
+    nodes = start(made, partners, 3, of(problem, enter), survives=True)
+    until(lambda: 11 in nodes["s2-w1"].follow.entered)
     nodes["s2-w1"].kill()
+    gate.open()
     nodes["s2-w1"].join()
+    assert isinstance(nodes["s2-w1"].error, SyncError)
     for name, node in nodes.items():
         if name != "s2-w1":
             node.inbox.put(PeerCut("s2-w1"))
