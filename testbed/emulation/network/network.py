@@ -20,6 +20,7 @@ since such a link would treat a super-packet of 45 frames as one packet.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterable, Mapping
 from itertools import permutations
 
@@ -87,6 +88,7 @@ class Network(Mininet):
         self.addressing = Addressing()
         self.addressing.know(topology.sites, pairs_of(topology))
         self.routes = Routes({})
+        self._rerouting = threading.Lock()
         self.transport = Transport(fit_transport, self._workers_there)
         self.pairs: dict[frozenset[str], Veth | Interface] = {}
         self.names: Names | None = None
@@ -217,11 +219,11 @@ class Network(Mininet):
     # Changing -----------------------------------------------------------------------------------------------------
 
     def take(self, a: str, b: str, up: bool) -> None:
-        """Take a physical pair down or up, and update the routes."""
+        """Take a physical pair down or up, and update the routes. Any thread may call it."""
         names = (link_name(a, b), link_name(b, a))
         own = self.share.own(names)
         self.links_in_force.take(own, up, elsewhere=set(names).difference(own))
-        self.set_routes(Routes.over(self.topology, self.links_in_force.down))
+        self.reroute()
 
     def check_links(self, topology: Topology) -> None:
         """Raise ShapingError if the shaper can't give a topology's links their jitter in each row of their traces."""
@@ -271,6 +273,15 @@ class Network(Mininet):
     def _workers_there(self) -> list[ContainerHost]:
         """Return the workers here that have not ended. An ended worker stays on the network until it is replaced."""
         return [host for host in list(self.hosts) if isinstance(host, ContainerHost) and host.held]
+
+    def reroute(self) -> None:
+        """Route over the links that are not taken down.
+
+        Two threads may take pairs down at once. Routes are therefore computed and set by one thread at a time: the last
+        routes to be set know all pairs that are down.
+        """
+        with self._rerouting:
+            self.set_routes(Routes.over(self.topology, self.links_in_force.down))
 
     def set_routes(self, routes: Routes) -> None:
         """Set every router's route to every other site's LAN: changed routes are replaced, lost ones removed."""

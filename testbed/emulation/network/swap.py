@@ -87,7 +87,7 @@ class SwapTransaction:
         network, changed = self._network, self._network.share.own(self._difference.links.changed)
         network.links_in_force.configure(self._new.links[name] for name in changed)
         network.topology = self._new
-        network.set_routes(Routes.over(self._new, network.links_in_force.down))
+        network.reroute()
 
     def remove(self) -> None:
         """Remove what only the old network had."""
@@ -114,7 +114,7 @@ class SwapTransaction:
             self._change_lan(self._old.lan)
         network.add(self._old, self._missing(self._old, self._holders_before))
         network.routes = Routes({})  # some routes may have moved, so all are set again
-        network.set_routes(Routes.over(self._old, network.links_in_force.down))
+        network.reroute()
         self._remove_added()
 
     def _remove_added(self) -> None:

@@ -22,6 +22,7 @@ from testbed.emulation.links.links import Links
 from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.network.network import Network
+from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.share import WHOLE
 from testbed.emulation.network.wiring import needs_single_frames, send_single_frames
 from testbed.emulation.process import ProcessIdentity
@@ -246,6 +247,27 @@ def test_traffic_goes_another_way_while_a_link_is_down_and_comes_back() -> None:
         wan.assert_answered("quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
         assert not dict(wan.states)["cuzco->quito"].up
         assert dict(wan.states)["lima->quito"].up
+
+
+@pytest.mark.local
+def test_no_route_leads_over_either_of_two_pairs_that_two_threads_take_down_at_once() -> None:
+    links, routed = Links(Recorder(), lambda *_: None), list[Routes]()
+    for link in TRIANGLE.links.values():
+        links.add(link)
+    network: Any = SimpleNamespace(share=WHOLE, links_in_force=links, topology=TRIANGLE, _rerouting=threading.Lock())
+    other = threading.Thread(target=Network.take, args=(network, "quito", "lima", False))
+
+    def set_routes(routes: Routes) -> None:
+        if other.ident is None:  # the first routes, which are computed before the other pair goes down
+            other.start()
+            other.join(0.2)  # without the lock, the other thread's routes are set within this time
+        routed.append(routes)
+
+    network.set_routes, network.reroute = set_routes, lambda: Network.reroute(network)
+    Network.take(network, "lima", "cuzco", False)
+    other.join()
+    assert len(links.down) == 4
+    assert routed == [Routes.over(TRIANGLE, {"lima->cuzco", "cuzco->lima"}), Routes.over(TRIANGLE, links.down)]
 
 
 @contextmanager
