@@ -53,12 +53,12 @@ def changes_of(patches: Mapping[str, LinkPatch], requested: Mapping[str, Request
 
 
 def pairs_of(patches: Mapping[str, LinkPatch]) -> list[tuple[str, str, bool]]:
-    """Return the physical pairs that patches take down or up: the two sites, and whether the pair is to be up.
+    """Return the physical pairs that patches take down or up, each once: the two sites, and whether it is to be up.
 
     Raises:
         SpecError: The two links of a pair have different values of `up`.
     """
-    pairs = []
+    pairs: list[tuple[str, str, bool]] = []
     for name, patch in patches.items():
         if patch.up is None:
             continue
@@ -68,7 +68,8 @@ def pairs_of(patches: Mapping[str, LinkPatch]) -> list[tuple[str, str, bool]]:
             rule = f"links go up and down in pairs, and {link_name(target, source)} has the opposite value"
             remedy = "the same value for both links, or a value for one of them"
             raise SpecError(Path(name), [Fault("up", rule, remedy)])
-        pairs.append((source, target, patch.up))
+        if (target, source, patch.up) not in pairs:
+            pairs.append((source, target, patch.up))
     return pairs
 
 

@@ -40,4 +40,9 @@ def test_a_pair_is_not_taken_up_and_down_by_one_request() -> None:
         pairs_of({"a->b": up, "b->a": down})
     assert caught.value.fields == ("up",)
     assert pairs_of({"a->b": up, "b->a": rate, "b->c": down}) == [("a", "b", True), ("b", "c", False)]
-    assert ("b", "a", True) in pairs_of({"a->b": up, "b->a": up})
+
+
+@pytest.mark.pure
+def test_a_pair_of_which_both_links_are_taken_down_goes_down_once() -> None:
+    down = LinkPatch(up=False)
+    assert pairs_of({"a->b": down, "b->a": down, "b->c": down}) == [("a", "b", False), ("b", "c", False)]
