@@ -140,6 +140,7 @@ def test_without_root_it_says_to_use_sudo_and_ends_with_3(monkeypatch: pytest.Mo
     assert findings["root"].blocks
     assert "sudo" in findings["root"].remedy
     assert all("needs root" in finding.remedy for name, finding in findings.items() if name.startswith("shaping"))
+    assert "sudo" in findings["forwarding"].remedy, "no read-only /proc/sys keeps this user from forwarding"
     result = CliRunner().invoke(app, ["doctor", "--json"])
     assert result.exit_code == CANNOT == 3
     assert next(each for each in json.loads(result.stdout) if each["name"] == "root")["blocks"]
