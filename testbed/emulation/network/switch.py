@@ -28,6 +28,7 @@ from testbed.emulation.errors import EmulationError
 from testbed.emulation.network import device
 from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.network.netlink import Netlink
+from testbed.emulation.process import how_it_ended
 from testbed.spec.topology import SwitchChoice, SwitchName
 
 #: The router's device.
@@ -239,4 +240,5 @@ def _complaint(name: SwitchName) -> str | None:
     if trial.returncode == 0:
         return None
     remedy = "modprobe openvswitch, or use a kernel with CONFIG_OPENVSWITCH"
-    return f"the kernel created no datapath ({trial.stderr.strip().splitlines()[-1]}); {remedy}"
+    said = trial.stderr.strip().splitlines() or [f"ovs-dpctl {how_it_ended(trial.returncode)}"]
+    return f"the kernel created no datapath ({said[-1]}); {remedy}"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from testbed.emulation import label
-from testbed.emulation.network import device
+from testbed.emulation.network import device, switch
 from testbed.emulation.network.namespace import Namespace, in_own_thread, inside, opened
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.network.switch import SWITCHES, SwitchError, choose_switch
@@ -120,3 +123,15 @@ def test_a_switch_that_needs_missing_programs_is_refused(monkeypatch: pytest.Mon
     for kind in kinds:
         with pytest.raises(SwitchError, match=rf"switch: {kind}.*openvswitch-switch.*switch: bridge"):
             choose_switch(kind)
+
+
+@pytest.mark.pure
+def test_a_trial_of_open_vswitch_that_says_nothing_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.CompletedProcess(["ovs-dpctl"], -9, stdout="", stderr="")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(switch, "missing_programs", list)
+    monkeypatch.setattr(switch, "Namespace", MagicMock())
+    monkeypatch.setattr(switch, "inside", lambda *_: ended)
+    assert choose_switch("auto") == "bridge"
+    with pytest.raises(SwitchError, match="SIGKILL"):
+        choose_switch("openvswitch")
