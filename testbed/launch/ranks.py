@@ -35,6 +35,9 @@ PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 #: Python's options that take the next word.
 PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 
+#: A quotation or an escaped character in a shell's script; or a continued line's end or a comment; or a line's end.
+_SCRIPT_PARTS = re.compile(r"""('[^']*'|"(?:[^"\\]|\\.)*"|\\[^\n])|(\\\n|(?<![^\s;&|()])#[^\n]*)|\n""", re.DOTALL)
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -149,12 +152,14 @@ def _agent_of_wrapper(options: Sequence[str]) -> Sequence[str] | None:
 
 def _simple_commands(script: str) -> Iterator[list[str]]:
     """Yield the commands of a shell's script, each without the assignments and the keywords before it."""
-    words = shlex.shlex(script.replace("\n", " ; "), posix=True, punctuation_chars=True)
+    one_line = _SCRIPT_PARTS.sub(lambda part: part[1] or ("" if part[2] else " ; "), script)
+    words = shlex.shlex(one_line, posix=True, punctuation_chars=True)
+    words.commenters = ""  # a `#` within a word begins no comment
     words.whitespace_split = True
     command: list[str] = []
     try:
         for word in words:
-            if set(word) <= set("();|&"):
+            if word and set(word) <= set("();|&"):
                 yield command
                 command = []
             elif command or not (word in KEYWORDS or re.match(r"\w+=", word)):

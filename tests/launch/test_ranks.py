@@ -76,6 +76,9 @@ AGENTS = [
     "env OMP_NUM_THREADS=1 torchrun train.py",
     "nice -n 5 timeout 600 torchrun train.py",
     "numactl --cpunodebind=0 bash -c 'uv run torchrun train.py'",
+    "bash -c '# start\ncd sub # where it is\ntorchrun train.py'",
+    "bash -c 'uv run \\\n  torchrun train.py'",
+    "bash -c 'export RUN=a#b; torchrun train.py'",
 ]
 
 NO_AGENTS = [
@@ -85,6 +88,10 @@ NO_AGENTS = [
     "python -c torchrun",
     "bash -c 'python train.py --launcher torchrun'",
     "bash -c 'echo torchrun'",
+    "bash -c 'python train.py # torchrun'",
+    "bash -c '# first\n#torchrun\npython train.py'",
+    "bash -c 'echo \"\" torchrun'",
+    "bash -c 'echo \"\ntorchrun train.py\"'",
     'bash -c "an open \'quotation"',
     "bash torchrun",
     "uv run python train.py torchrun",
@@ -110,6 +117,9 @@ def test_torchrun_is_known_by_its_name_also_behind_what_runs_it(line: str, agent
         ("torchrun --standalone train.py", "--standalone"),
         ("torchrun --nproc-per-node 2 --standalone --no-python ./train", "--standalone"),
         ("uv run bash -c 'exec torchrun --nproc_per_node=gpu --standalone train.py'", "--standalone"),
+        ("bash -c 'torchrun \\\n  --standalone \\\n  train.py'", "--standalone"),
+        ("bash -c '# on each\ntorchrun --standalone train.py'", "--standalone"),
+        ("bash -c 'torchrun --rdzv-id \"\" --standalone train.py'", "--standalone"),
         ("python -m torch.distributed.run --run-path --nnodes=1:1 train.py", "--nnodes 1:1"),
         ("uv run -m torch.distributed.run --nnodes 1 train.py", "--nnodes 1"),
         ("torchrun --nnodes 2 --node-rank 1 train.py", ""),
