@@ -52,7 +52,10 @@ class Named:
 
     kind: str
     path: Path
+    #: Extras and a marker.
     rest: str = ""
+    #: The line's other options, each after a space. They do not go with the wheel of a project.
+    options: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,10 @@ class RequirementsFile:
         if found is None:
             return line
         if found.kind in ("-r", "-c", "-f"):
-            return f"{found.kind} {shlex.quote(str(places.get(found.path, found.path)))}"
-        archive = wheel_of(found.path) if found.path.is_dir() else found.path
-        return f"{archive}{found.rest}"
+            return f"{found.kind} {shlex.quote(str(places.get(found.path, found.path)))}{found.options}"
+        if found.path.is_dir():
+            return f"{wheel_of(found.path)}{found.rest}"
+        return f"{found.path}{found.rest}{found.options}"
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -158,7 +162,7 @@ def _follow(file: Path, above: tuple[Path, ...], texts: dict[Path, str], named: 
 
 def _named(line: str, file: Path, number: int) -> Named | None:
     """Return the local path that a line names, or None. Raises SpecError if it does not exist."""
-    kind, value, rest = _path_in(line, file, number)
+    kind, value, rest, options = _path_in(line, file, number)
     if not value or _is_elsewhere(value):
         return None
     if value.startswith("file:"):
@@ -169,7 +173,7 @@ def _named(line: str, file: Path, number: int) -> Named | None:
         if not holds(path.is_file):
             raise _fault(file, number, kind, f"`{written}`: there is no file {path}", "a file that exists")
     elif kind == "-f":
-        return Named(kind, path) if holds(path.exists) else None  # pip ignores a missing folder
+        return Named(kind, path, options=options) if holds(path.exists) else None  # pip ignores a missing folder
     elif holds(path.is_dir):
         if not any((path / each).is_file() for each in ("pyproject.toml", "setup.py")):
             rule = f"`{written}` is not a project: {path} has neither pyproject.toml nor setup.py"
@@ -177,11 +181,14 @@ def _named(line: str, file: Path, number: int) -> Named | None:
     elif not holds(path.is_file):
         rule = f"`{written}`: {path} does not exist"
         raise _fault(file, number, kind, rule, f"a project's folder or an archive; relative to {file.parent}")
-    return Named(kind, path, rest)
+    return Named(kind, path, rest, options)
 
 
-def _path_in(line: str, file: Path, number: int) -> tuple[str, str, str]:
-    """Return the kind of a line, the path or URL that it may name, and the text after it: extras and a marker."""
+def _path_in(line: str, file: Path, number: int) -> tuple[str, str, str, str]:
+    """Return the kind of a line, the path or URL that it may name, its extras with its marker, and its other options.
+
+    A line of `-r` or `-c` has no other options, since pip ignores them there.
+    """
     if line.startswith("-"):
         try:
             words = shlex.split(line)
@@ -190,20 +197,26 @@ def _path_in(line: str, file: Path, number: int) -> tuple[str, str, str]:
         for at, word in enumerate(words):
             name, _, value = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
             if name in OPTIONS:
+                others = words[:at] + words[at + (1 if value else 2) :]
                 value = value or (words[at + 1] if at + 1 < len(words) else "")
                 kind = OPTIONS[name]
                 if kind != "-e":
-                    return kind, value, ""
+                    options = "".join(f" {shlex.quote(other)}" for other in others) if kind == "-f" else ""
+                    return kind, value, "", options
                 path, extras = _without_extras(value.partition("#")[0].rstrip(";"))
-                return kind, path, f"{extras}{_marker(line)}"
-        return "", "", ""
-    requirement = re.split(r"\s--?\w", line, maxsplit=1)[0].strip()
+                return kind, path, f"{extras}{_marker(line)}", ""
+        return "", "", "", ""
+    requirement = re.split(r"\s--?\w", line, maxsplit=1)[0]
+    options = line[len(requirement) :]
+    requirement = requirement.strip()
     said, after = re.split(r"\s;|;\s", requirement, maxsplit=1)[0], _marker(requirement)
     if direct := DIRECT.fullmatch(said.strip()):
-        return "path", direct["url"].partition("#")[0], f"{direct['extras'] or ''}{after}"
+        return "path", direct["url"].partition("#")[0], f"{direct['extras'] or ''}{after}", options
     value, extras = _without_extras(said.strip())
     is_local = value.startswith((".", "file:")) or "/" in value or value.lower().endswith(ARCHIVES)
-    return ("path", value, f"{extras}{after}") if is_local and not ELSEWHERE.match(value) else ("", "", "")
+    if is_local and not ELSEWHERE.match(value):
+        return "path", value, f"{extras}{after}", options
+    return "", "", "", ""
 
 
 def _marker(line: str) -> str:

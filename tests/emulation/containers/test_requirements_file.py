@@ -171,6 +171,21 @@ def test_pip_is_given_wheels_of_projects_by_absolute_paths(folder: Path) -> None
     assert made == [folder / "project", folder / "more" / "near", folder / "project"]
 
 
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("--no-index --find-links wheels", "-f FOLDER/wheels --no-index"),
+        ("--find-links=wheels --pre", "-f FOLDER/wheels --pre"),
+        ("-fwheels -i 'https://example.org/a b'", "-f FOLDER/wheels -i 'https://example.org/a b'"),
+        ("wheels/a-1-py3-none-any.whl \\\n  --hash=sha256:aa", "FOLDER/wheels/a-1-py3-none-any.whl --hash=sha256:aa"),
+        ("a @ file:wheels/a-1-py3-none-any.whl --hash=sha256:a", "FOLDER/wheels/a-1-py3-none-any.whl --hash=sha256:a"),
+    ],
+)
+def test_pip_is_given_the_other_options_of_a_line(line: str, written: str, folder: Path) -> None:
+    first = RequirementsFile.read(_written(folder, line)).write(folder / "more", _no_wheel)
+    assert first.read_text().strip() == written.replace("FOLDER", str(folder))
+
+
 #: What is written in a project's folder and makes no package.
 BESIDE: dict[str, Callable[[Path], Path]] = {
     "runs": lambda project: project / "runs" / "two-20260101-000000" / "manifest.json",
