@@ -193,7 +193,12 @@ def _downloaded(wanted: RequirementsFile, python: str, directory: Path, held: Ma
     """
     constraints = directory / "constraints.txt"
     constraints.write_text("".join(f"{name}=={version.partition('+')[0]}\n" for name, version in held.items()))
-    usual = {package.name: package.version for package in [*_added(), requirements.read(image.ROOT)["pip"]]}
+    usual = [*_added(), requirements.read(image.ROOT)["pip"]]
+    asked = [f"{package.name}=={package.version}" for package in usual]
+    if wanted.is_hashed:  # pip takes hashes from a file alone
+        pins = directory / "usual.txt"
+        pins.write_text("".join(package.requirement for package in usual))
+        asked = ["--requirement", str(pins)]
     written, made, wheels = (directory / name for name in ("written", "made", "wheels"))
     for folder in (written, made, wheels):
         folder.mkdir()
@@ -203,14 +208,14 @@ def _downloaded(wanted: RequirementsFile, python: str, directory: Path, held: Ma
             [
                 *(sys.executable, "-P", "-m", "pip", "download", *image.PIP_PLAIN, "--dest", str(wheels)),
                 *("--only-binary=:all:", f"--python-version={python}", "--constraint", str(constraints)),
-                *("--requirement", str(listed), *(f"{name}=={version}" for name, version in usual.items())),
+                *("--requirement", str(listed), *asked),
             ],
             f"pip on this machine must be able to download everything in {wanted.path} as wheels for Python {python}, "
             "beside the worker's own packages: see its output above, and its settings (`pip config list`).",
         )
     except ImageError as error:
         said = _pip_output(error)
-        kept = kept_versions(said, {**held, **usual})
+        kept = kept_versions(said, {**held, **{package.name: package.version for package in usual}})
         if (reason := asked_wrongly(said)) is not None:
             remedy = "requirements that pip can meet together, beside the worker's own packages"
             raise SpecError(wanted.path, [Fault("image", f"{reason}{kept}", remedy)]) from None

@@ -37,6 +37,8 @@ DIRECT = re.compile(r"[\w.-]+\s*(?P<extras>\[[^\]]*\])?\s*@\s*(?P<url>file:\S+)\
 #: `name @ https:…`, with or without extras.
 ELSEWHERE = re.compile(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@")
 EXTRAS = re.compile(r"(?P<path>.+?)(?P<extras>\[[^\]]*\])$")
+#: The options by which pip asks for a hash of each package.
+HASHED = re.compile(r"(?:^|\s)--(?:hash|require-hashes)\b")
 
 #: Folders of a project that are not part of its package: history, environments, caches.
 SKIPPED = {".git", ".hg", ".svn", ".venv", "venv", ".tox", ".nox", "__pycache__", "node_modules"}
@@ -79,6 +81,11 @@ class RequirementsFile:
         named: dict[tuple[Path, int], Named] = {}
         _follow(file.resolve(), (), texts, named)
         return cls(file, texts, named)
+
+    @property
+    def is_hashed(self) -> bool:
+        """True if pip accepts only packages with hashes, since a line has a hash or `--require-hashes`."""
+        return any(HASHED.search(line) for text in self.texts.values() for _, line in logical_lines(text))
 
     def digests(self, ignored: Path) -> Iterator[str]:
         """Yield what an image of the file depends on, without the folder `ignored`.

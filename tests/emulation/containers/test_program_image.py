@@ -9,7 +9,7 @@ import docker
 import pytest
 from docker.errors import ImageNotFound
 
-from testbed.emulation.containers import image
+from testbed.emulation.containers import image, requirements
 from testbed.emulation.containers import program_image as program_images
 from testbed.emulation.containers.image import OUTPUT_TAIL_LINES, ImageError, tail
 from testbed.emulation.containers.program_image import buildkit_hint, kept_versions, program_image
@@ -106,6 +106,26 @@ def test_a_machine_that_reaches_no_index_is_no_bad_input(
 ) -> None:
     error = failure(said, tmp_path, monkeypatch)
     assert isinstance(error, ImageError) and error.exit_code == 3 and "`pip config list`" in str(error)
+
+
+@pytest.mark.parametrize("hashed", ["six==1.16.0 --hash=sha256:aa", "--require-hashes", ""])
+def test_the_packages_of_every_image_have_hashes_where_pip_asks_for_them(
+    hashed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text(f"tqdm  # --hash is for others\n{hashed}\n")
+    commands: list[list[str]] = []
+    monkeypatch.setattr(image, "command", lambda words, remedy: commands.append(words))
+    assert program_images._downloaded(RequirementsFile.read(file), "3.11", tmp_path, {}) == []
+    (words,) = commands
+    files = [Path(words[at + 1]) for at, word in enumerate(words) if word == "--requirement"]
+    pinned = {word.partition("==")[0] for word in words if "==" in word}
+    if not hashed:
+        assert len(files) == 1 and pinned == {"numpy", "pip"}
+        return
+    assert len(files) == 2 and not pinned
+    packages = requirements.parse(files[1].read_text())
+    assert packages.keys() == {"numpy", "pip"} and all(package.hashes for package in packages.values())
 
 
 def test_a_folder_that_is_named_like_an_image_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
