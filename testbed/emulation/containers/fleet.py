@@ -204,6 +204,10 @@ class Fleet:
         worker = request.worker
         control = self._control / worker.name
         control.mkdir(exist_ok=True)
+        settings = request.settings(control)
+        mounted = {mount["Target"] for mount in settings["mounts"]}
+        # The engine would mount the volume's memory in place of the folder.
+        volumes = tuple(volume for volume in self._scratch.volumes if volume not in mounted)
         container = self.client.containers.create(
             self.image,
             name=container_name(self._network, worker.name),
@@ -212,8 +216,8 @@ class Fleet:
             **RESTRICTIONS,
             nano_cpus=int(worker.cpus * 1e9) if worker.cpus else None,
             device_requests=[DeviceRequest(count=worker.gpus, capabilities=[["gpu"]])] if worker.gpus else None,
-            **request.settings(control),
-            **self._scratch.settings(),
+            **settings,
+            **replace(self._scratch, volumes=volumes).settings(),
             **limits.settings(worker),
         )
         self._containers[worker.name] = container

@@ -18,7 +18,7 @@ from requests import ConnectionError
 
 from testbed.emulation.containers import fleet as fleet_module
 from testbed.emulation.containers.engine import ForeignEngineError
-from testbed.emulation.containers.fleet import ContainerDied, ContainerRequest, Fleet
+from testbed.emulation.containers.fleet import CONTROL_FOLDER, FILES, ContainerDied, ContainerRequest, Fleet
 from testbed.emulation.containers.limits import CHANGES, OUT, ScratchSpace
 from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.process import ProcessIdentity
@@ -108,17 +108,22 @@ GIB = 1 << 30
 
 
 class Engine:
-    """The client of an engine that has no containers; `created` counts those that it was asked for."""
+    """The client of an engine that has no containers.
+
+    `created` counts the containers that it was asked for, and `settings` has those of the last one.
+    """
 
     def __init__(self) -> None:
         self.created = 0
+        self.settings: dict[str, Any] = {}
         self.containers = SimpleNamespace(list=lambda **_: [], create=self._create)
 
     def info(self) -> dict[str, Any]:
         return {"MemoryLimit": True, "SwapLimit": True, "PidsLimit": True}
 
-    def _create(self, *_: Any, **__: Any) -> Any:
+    def _create(self, *_: Any, **settings: Any) -> Any:
         self.created += 1
+        self.settings = settings
         attrs = {"State": {"Pid": 1 << 30}}
         container = SimpleNamespace(id="0" * 64, start=lambda: None, reload=lambda: None, status="running", attrs=attrs)
         container.wait = self._wait
@@ -165,6 +170,18 @@ def test_a_thread_that_begins_when_all_were_removed_starts_nothing(
     with pytest.raises(ForeignEngineError):  # this engine's process is none of this machine's
         workers.start([request])
     assert client.created == 1, "as others are, which are started after that"
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("given", [True, False])
+def test_a_volume_of_an_image_does_not_take_the_place_of_a_folder_that_is_mounted(given: bool, tmp_path: Path) -> None:
+    client: Any = Engine()
+    worker = Worker("lima-w0", "lima", 1.0, None, 0, GIB)
+    request = ContainerRequest(worker, ["worker"], files=tmp_path if given else None)
+    scratch = ScratchSpace(volumes=(FILES, CONTROL_FOLDER, "/data"))
+    with pytest.raises(ForeignEngineError):  # this engine's process is none of this machine's
+        Fleet(client, "one", "image", tmp_path, scratch).start([request])
+    assert set(client.settings["tmpfs"]) == {"/tmp", "/data"} | (set() if given else {FILES})
 
 
 @pytest.mark.local
