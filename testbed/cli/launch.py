@@ -100,9 +100,11 @@ def launch(
         raise bad_input("launch: no command was given", "testbed launch … -- python train.py")
     if topology is not None and name is not None:
         raise bad_input(f"{topology} and --name {name}: can't be given together", "one of them")
-    if topology is None and containers != ContainerOptions():
+    if containers != ContainerOptions() and (on_host or topology is None):
         remedy = "TOPOLOGY, or these options of `testbed network up TOPOLOGY` first"
         rule = "can't change the containers of a network that is up"
+        if on_host:
+            remedy, rule = "these options or --on-host", "can't be given with --on-host, which starts no container"
         raise bad_input(f"--files, --image, --renew-image, --tmp, --shm and --out: {rule}", remedy)
     if topology is None and port is not None:
         remedy = "--open, which opens the network's page, or TOPOLOGY"

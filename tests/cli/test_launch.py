@@ -709,6 +709,8 @@ def test_a_launch_is_a_run_with_a_verdict_curves_and_a_report(
         ([], "-- python train.py"),
         (["pair.yaml", "--name", "pair", "--", "true"], "one of them"),
         (["--image", "other:1", "--", "true"], "TOPOLOGY, or these options of `testbed network up"),
+        (["smoke", "--on-host", "--files", ".", "--", "true"], "these options or --on-host"),
+        (["smoke", "--on-host", "--out", "1GiB", "--", "true"], "these options or --on-host"),
         (["--port", "0", "--", "true"], "--open"),
         (["smoke", "--workers", "", "--", "true"], "--workers: "),
         (["smoke", "--scheme", "", "--", "true"], "--scheme: "),
