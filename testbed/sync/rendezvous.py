@@ -109,12 +109,17 @@ def keys_of(message: Welcome | Prepare) -> dict[str, bytes]:
 
 
 @contextmanager
-def telling_failure(met: Rendezvous) -> Iterator[None]:
-    """Send the controller the error that ends the context: the member can't begin. The error is raised again."""
+def telling_failure(met: Rendezvous, after_round: int = 0) -> Iterator[None]:
+    """Send the controller the error that ends the context: the member can't begin. The error is raised again.
+
+    Args:
+        met: The result of the rendezvous.
+        after_round: The last round that the members have completed.
+    """
     try:
         yield
     except Exception as error:
         text = str(error) if isinstance(error, ValueError | SyncError) else f"{type(error).__name__}: {error}"
         with suppress(OSError):  # the connection may have ended, and the member's own error counts
-            met.channel.send(Goodbye.with_error(met.name, 0, text))
+            met.channel.send(Goodbye.with_error(met.name, after_round, text))
         raise

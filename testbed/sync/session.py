@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from testbed.plan import Plan, PlanError
+from testbed.plan import Plan
 from testbed.protocol import Arrived, ControlMessage, FragmentDrift, Goodbye, checked_metrics
 from testbed.sockets import Tls
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
@@ -24,7 +24,7 @@ from testbed.sync.control_connection import ControlConnection, ControlledMember
 from testbed.sync.engine_control import EngineControl
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import AsyncExecutor, Work
-from testbed.sync.rendezvous import Rendezvous, rendezvous
+from testbed.sync.rendezvous import Rendezvous, rendezvous, telling_failure
 from testbed.sync.reports import ProgressReporter, RoundReports, StepReport
 from testbed.sync.strategies.strategy_methods import StrategyMethods
 from testbed.sync.transport import Listener
@@ -408,12 +408,8 @@ def session_of(
     with ExitStack() as on_error:
         on_error.enter_context(met.accepting)
         on_error.enter_context(closing(met.channel))
-        try:
+        with telling_failure(met, after_round):
             session = _begun(met, after_round, on_failure)
-        except (PlanError, SyncError) as error:
-            with suppress(OSError):
-                met.channel.send(Goodbye.with_error(met.name, after_round, str(error)))
-            raise
         on_error.pop_all()
     return session
 
