@@ -137,7 +137,10 @@ def up(
     with interruptible_run():
         hosts = Hosts.load(file)
         if not IS_CHECKOUT:
-            raise fail(CANNOT, "cluster up copies a checkout to the hosts, and a wheel is none; call it in a checkout")
+            raise fail(
+                CANNOT,
+                "cluster up copies a checkout to the hosts; call it in a checkout in place of an installed wheel",
+            )
         if os.geteuid() != 0:
             raise fail(CANNOT, "cluster up: starting Ray and filtering its ports needs root; run it with sudo")
         start(hosts, lambda line: out.print(line, markup=False))
