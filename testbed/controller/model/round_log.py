@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import Any
 
@@ -174,18 +174,22 @@ class RoundLog:
 
     def _check(self, report: Report) -> None:
         number, before = report.round, self._newest_reported.get(report.member)
-        others = max(
-            (newest for member, newest in self._newest_reported.items() if member != report.member), default=None
-        )
         if before == number:
             rule, text = "twice", f"it reported round {number} twice"
         elif before is not None and number < before:
             rule, text = "order", f"it reported round {number} after round {before}"
-        elif others is not None and number > others + MOST_AHEAD:
+        elif self._is_ahead(report):
+            others = max(newest for member, newest in self._newest_reported.items() if member != report.member)
             rule, text = "ahead", f"it reported round {number} while the other members are in round {others}"
         else:
             return
         raise Contradiction(text, rule=rule, member=report.member, round=number, epoch=report.epoch)
+
+    def _is_ahead(self, report: Report) -> bool:
+        """Return whether the report is too far ahead of all other members. As a rule one of them is looked at."""
+        others = (newest for member, newest in self._newest_reported.items() if member != report.member)
+        first = next(others, None)
+        return first is not None and all(report.round > newest + MOST_AHEAD for newest in chain((first,), others))
 
     def _completed(self, number: int) -> ReportedRound | None:
         """Return the round if all members have reported it. Drops older rounds then: some of their reports are lost."""
