@@ -56,7 +56,11 @@ class Records:
             OSError: The record could not be written; names the file.
             TypeError: The record holds a value that JSON cannot represent.
         """
-        line = json.dumps(finite(record), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        try:
+            text = json.dumps(record, separators=(",", ":"), allow_nan=False)
+        except (ValueError, TypeError):  # most records need no copy
+            text = json.dumps(finite(record), separators=(",", ":"), allow_nan=False)
+        line = text.encode() + b"\n"
         self._write(line)
         return len(line)
 
