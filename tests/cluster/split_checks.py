@@ -295,7 +295,7 @@ case "${1#*@}" in
 HOSTS
 esac
 shift
-exec nsenter --net="$netns" "$@"
+exec nsenter --net="$netns" sh -c "$*"
 """
 
 
