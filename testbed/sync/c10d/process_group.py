@@ -35,8 +35,8 @@ DROPPED_S = 1.0
 #: Collectives that wait for one peer only, so that gloo reports its end at once.
 POINT_TO_POINT = ("send", "recv")
 
-#: The oldest version with which all tests of collectives pass: with 2.6.0 they fail, and with 2.11.0 a training by FSDP2
-#: hangs on two cores.
+#: The oldest version with which all tests of collectives pass: with 2.6.0 they fail, and with 2.11.0 a training by
+#: FSDP2 hangs on two cores.
 OLDEST = (2, 13)
 
 log = logging.getLogger(__name__)
