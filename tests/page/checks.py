@@ -110,6 +110,7 @@ def test_all_is_there_and_changes_by_anybody_are_shown_and_undone(network: Stand
     for tab in (one, other):
         tab.until(f"{state_of(LINK)}.includes('40.0 ms')")
     assert network.round_trip_s("quito-w0", network.address("lima-w0")) >= 0.050 + LAN_S - 0.001
+    one.until("!document.getElementById('undo').disabled")
     one.value("document.getElementById('undo').click()")
     for tab in (one, other):
         tab.until(f"{state_of(LINK)}.includes('10.0 ms')")
@@ -219,6 +220,7 @@ def test_keys_alone_do(network: Standing, browser: Browser) -> None:
     tab.press("Escape")
     tab.until("document.getElementById('editor').hidden")
     tab.value("document.activeElement.blur()")
+    tab.until("!document.getElementById('undo').disabled")  # from the answer on; the new state may come before it
     tab.press("z", control=True)
     tab.until("[...document.querySelectorAll('#links tbody tr')].every(row => row.cells[3].textContent === '0.00 %')")
     check_quiet(tab)
