@@ -187,7 +187,7 @@ class Experiment:
         topology = _network(spec.topology, spec, file)
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _network(swap, spec, file) for swap in swaps}
-        spec = _with_links_named(spec, topology, networks.values())
+        spec = _with_links_named(spec, topology, networks.values(), file)
         shortened = written if written and spec.program is None and spec.own_train.rounds < written else None
         faults = check_parts(spec, topology, networks, shortened)
         faults += spec.program.check(topology, file.parent) if spec.program is not None else []
@@ -326,10 +326,22 @@ def _scaled(topology: Topology, factor: float, file: Path) -> Topology:
     return scaled
 
 
-def _with_links_named(spec: ExperimentFile, topology: Topology, networks: Iterable[Topology]) -> ExperimentFile:
+def _with_links_named(
+    spec: ExperimentFile, topology: Topology, networks: Iterable[Topology], file: Path
+) -> ExperimentFile:
+    """Return the file's values with each link by its name. Raises SpecError if `link_codecs` has a link twice."""
     known = {name for network in (topology, *networks) for name in network.links}
     pairs = [link_name(a, b) for a in topology.sites for b in topology.sites] if spec.sync.link_codecs else []
-    codecs = {_named(name, pairs): codec for name, codec in spec.sync.link_codecs.items()}
+    written: dict[str, str] = {}
+    faults = []
+    for name in spec.sync.link_codecs:
+        first = written.setdefault(_named(name, pairs), name)
+        if first != name:
+            rule = f"{first!r} and {name!r} are the same link, {_named(name, pairs)}"
+            faults.append(Fault(f"sync.link_codecs.{name}", rule, f"one of the two, as {first!r}"))
+    if faults:
+        raise SpecError(file, faults)
+    codecs = {link: spec.sync.link_codecs[name] for link, name in written.items()}
     sync = spec.sync.model_copy(update={"link_codecs": codecs}) if codecs else spec.sync
     return spec.model_copy(update={"events": [event.named(known) for event in spec.events], "sync": sync})
 

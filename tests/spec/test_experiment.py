@@ -196,6 +196,11 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, field: str, tmp
             "sync.link_codecs.paris->rome",
             "tokyo",
         ),
+        (
+            EXPERIMENT | {"sync": {"link_codecs": {"paris->tokyo": "int8", "paris-tokyo": "fp16"}}},
+            "sync.link_codecs.paris-tokyo",
+            "'paris->tokyo'",
+        ),
         (EXPERIMENT | {"sync": {"streams": 0}}, "sync.streams", "1"),
         (EXPERIMENT | {"sync": {"congestion": "reno; rm"}}, "sync.congestion", ""),
         (EXPERIMENT | {"events": [{"at": "1s"}]}, "events.0", "change"),
