@@ -21,7 +21,7 @@ PATH = re.compile(r"(?<![\w./~-])/[^\s'\"`;:|&<>(){},\[\]]+")
 QUOTED_PATH = re.compile(r"(['\"])(/.+?)\1")
 
 #: Folders of a container that come from its image, with other contents than this machine's.
-SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/proc/", "/sys/", "/dev/")
+SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/libx32/", "/etc/", "/proc/", "/sys/", "/dev/")
 
 SHELL_SCRIPTS = (".sh", ".bash")
 #: The bytes that are read of a script, for its first line.

@@ -125,6 +125,20 @@ def test_what_is_nowhere_needs_no_word(project: Path) -> None:
     assert ContainerFiles(project).hints(["python", "train.py"], ["ValueError: 3 is none of /usr, /tmp"]) == []
 
 
+@pytest.mark.parametrize("folder", ["/library/project", "/libs"])
+def test_a_folder_whose_name_only_begins_like_a_system_folder_is_the_user_s(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("testbed.launch.hints._is_there", lambda path: True)
+    path = f"{folder}/train.py"
+    assert ContainerFiles(Path(folder)).translate([path]) == ["/work/train.py"]
+    elsewhere = ContainerFiles(Path("/elsewhere"))
+    (hint,) = elsewhere.hints(["x"], [f"cat: {path}: No such file or directory"])
+    assert path in hint
+    for own in ("/lib/libc.so", "/lib64/libc.so"):
+        assert elsewhere.hints(["x"], [f"cat: {own}: No such file or directory"]) == []
+
+
 @pytest.mark.parametrize(
     "words", [["./run"], ["/work/run"], ["bash", "run"], ["bash", "-e", "run.sh"], ["sh", "run.sh"]]
 )
