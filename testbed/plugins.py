@@ -16,7 +16,8 @@ from typing import Any
 
 from testbed.planning import Policy, PolicyError, make_policy
 from testbed.planning.policy import REGISTRY, is_own
-from testbed.trace.trace import Trace, TraceError, with_possible_rates
+from testbed.trace.csv import check_values
+from testbed.trace.trace import Trace, TraceError
 
 GROUP, FORMS = "testbed.policies", "testbed.traces"
 
@@ -70,7 +71,10 @@ def form_named(name: str) -> Callable[[str], Trace]:
             raise TraceError(f"the form {name} raised {_placed(error)}", rule="form-raised") from error
         if not isinstance(trace, Trace):
             raise TraceError(f"the form {name} returned a {type(trace).__name__}, not a Trace", rule="form-returned")
-        with_possible_rates(trace.rows)  # else the file that is written of the trace could not be read
+        try:
+            check_values(trace)
+        except TraceError as error:
+            raise error.located(f"the form {name} returned a wrong value") from None
         return trace
 
     return traced

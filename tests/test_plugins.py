@@ -199,6 +199,11 @@ def test_a_form_from_a_file_makes_a_trace_of_a_log(tmp_path: Path, monkeypatch: 
         ("def read(text): return text", "form-returned"),
         (f"{TRACE}def read(text): return Trace((Row(0, 0.0),))", "range"),
         (f"{TRACE}def read(text): return Trace((Row(0, float('nan')),))", "range"),
+        (f"{TRACE}def read(text): return Trace((Row(0, 'fast'),))", "range"),
+        (f"{TRACE}def read(text): return Trace((Row(0, delay_s=-1.0),))", "range"),
+        (f"{TRACE}def read(text): return Trace((Row(0, jitter_s=float('nan')),))", "range"),
+        (f"{TRACE}def read(text): return Trace((Row(0, loss=1.5),))", "range"),
+        (f"{TRACE}def read(text): return Trace((Row(0, 1e6), Row(float('inf'), 1e6)))", "range"),
     ],
 )
 def test_a_form_that_makes_no_trace_is_refused(tmp_path: Path, text: str, rule: str) -> None:
@@ -206,6 +211,7 @@ def test_a_form_that_makes_no_trace_is_refused(tmp_path: Path, text: str, rule: 
     with pytest.raises(TraceError) as caught:
         form_named(str(tmp_path / "bad.py"))("0 1")
     assert caught.value.rule == rule
+    assert "bad.py" in str(caught.value)
     with pytest.raises(TraceError):
         form_named("nobody_s")
     with pytest.raises(TraceError):

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 
 from testbed.atomic_file import write_text
@@ -33,6 +34,8 @@ COLUMNS = {
     "jitter_ms": ("jitter_s", 1e-3, 60_000.0),
     "loss_pct": ("loss", 1e-2, 100.0),
 }
+#: The latest time of a row, in seconds.
+MOST_TIME_S = 1e9
 
 
 def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
@@ -74,7 +77,7 @@ def _row(header: Sequence[str], cells: Sequence[str]) -> Row:
     if values.get("rate_bps") == 0:
         text = "rate_mbps is 0, which is no rate; write loss_pct 100 where the link carries nothing"
         raise TraceError(text, rule="range", field="rate_mbps", given=0.0)
-    return Row(_number("time_s", cells[0], 1e9), **values)
+    return Row(_number("time_s", cells[0], MOST_TIME_S), **values)
 
 
 def _number(name: str, cell: str, most: float) -> float:
@@ -86,6 +89,20 @@ def _number(name: str, cell: str, most: float) -> float:
     if not (math.isfinite(value) and 0 <= value <= most):
         raise TraceError(f"{name} is {value:g}; write 0 to {most:g}", rule="range", field=name, given=value)
     return value
+
+
+def check_values(trace: Trace) -> None:
+    """Raise TraceError if a value of a trace is out of its column's range, so that its file could not be read again."""
+    limits = {"time_s": MOST_TIME_S, **{field: unit * most for field, unit, most in COLUMNS.values()}}
+    for row in trace.rows:
+        for field, most in limits.items():
+            value = getattr(row, field)
+            is_number = isinstance(value, Real)
+            if value is not None and not (is_number and 0 <= value <= most):
+                where = "the time_s of a row" if field == "time_s" else f"{field} at {row.time_s:g} s"
+                text = f"{where} is {value!r:.60}; write a number from 0 to {most:g}"
+                raise TraceError(text, rule="range", field=field, given=value)
+    with_possible_rates(trace.rows)
 
 
 def write_csv(path: Path, trace: Trace, comments: Iterable[str] = ()) -> None:
