@@ -115,6 +115,12 @@ def launch(
     from testbed.spec.experiment import Experiment
     from testbed.spec.topology import Topology
 
+    in_containers = {
+        "files": str(containers.files or Path.cwd()),
+        "image": containers.image,
+        "renew_image": containers.renew,
+        **{room: f"{size:.0f}B" for room, size in containers.scratch.items()},
+    }
     train = {
         "command": words,
         "workers": None if workers is None else workers.split(","),
@@ -122,10 +128,7 @@ def launch(
         "on_host": on_host,
         "backend": backend,
         "scheme": scheme,
-        "files": str(containers.files or Path.cwd()),
-        "image": containers.image,
-        "renew_image": containers.renew,
-        **{room: f"{size:.0f}B" for room, size in containers.scratch.items()},
+        **({} if on_host else in_containers),
     }
     with interruptible_run("every program was ended"), _faults_of_options():
         if topology is not None:

@@ -19,6 +19,8 @@ Words = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)
 
 #: The prefixes of environment variables that the launch itself sets.
 OWN = ("TESTBED_", "PET_")
+#: The fields about containers, of which a program on the host has none.
+CONTAINER_FIELDS = ("files", "image", "renew_image", "tmp", "shm", "out")
 
 
 def is_path(image: str) -> bool:
@@ -109,6 +111,10 @@ class ProgramSection(Strict):
         if self.renew_image and self.image is None:
             remedy = "a Dockerfile or requirements file as `image`; `make update` renews the worker image"
             yield Fault("train.renew_image", "there is no image to build again", remedy)
+        for name in CONTAINER_FIELDS if self.on_host else ():
+            if getattr(self, name) != ProgramSection.model_fields[name].default:
+                rule = "the field has no effect beside `on_host`, which starts no container"
+                yield Fault(f"train.{name}", rule, "nothing, or no `on_host`")
         if self.planned and self.nproc > 1:
             rule = f"each worker runs {self.nproc} processes, and a backend or a scheme takes one"
             yield Fault("train.nproc", rule, "1, or no `backend` or `scheme`")

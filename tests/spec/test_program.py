@@ -48,6 +48,9 @@ def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
         ("train.workers", "[paris-w0, london-w0, paris-w0]", "train.workers", "nproc"),
         ("train", "{command: {paris-w0: [a]}, workers: [paris-w0]}", "train.workers", "one command"),
         ("train.renew_image", "true", "train.renew_image", "Dockerfile"),
+        ("train.on_host", "true", "train.files", "`on_host`"),
+        ("train", "{command: [a], on_host: true, image: mine:1}", "train.image", "`on_host`"),
+        ("train", "{command: [a], on_host: true, shm: 1MiB}", "train.shm", "`on_host`"),
         ("train", "{command: [a], backend: wan, scheme: diloco}", "train.scheme", "one of the two"),
         ("train", "{command: [python], backend: wan, nproc: 2}", "train.nproc", "`backend`"),
         ("train.scheme", "'diloco:every=0'", "train.scheme", "1"),
@@ -132,11 +135,13 @@ def test_a_scheme_s_file_begins_where_the_command_starts(tmp_path: Path, monkeyp
     new_scheme("in_files", files)
     new_scheme("in_here", here)
     topology = Experiment.load(DDP).topology
-    for name, on_host in (("in_files", False), ("in_here", True)):
-        train = {"command": ["python"], "files": str(files), "scheme": f"./{name}.py:every=2"}
-        program = Experiment.of_program(topology, {**train, "on_host": on_host}).spec.program
+    contained: dict[str, object] = {"files": str(files)}
+    on_host: dict[str, object] = {"on_host": True}
+    for name, fitting, other in (("in_files", contained, on_host), ("in_here", on_host, contained)):
+        train = {"command": ["python"], "scheme": f"./{name}.py:every=2"}
+        program = Experiment.of_program(topology, {**train, **fitting}).spec.program
         assert program is not None and program.planned == {"TESTBED_SCHEME": f"./{name}.py:every=2"}
         with pytest.raises(SpecError) as error:
-            Experiment.of_program(topology, {**train, "on_host": not on_host})
+            Experiment.of_program(topology, {**train, **other})
         assert error.value.fields == ("train.scheme",)
     assert Experiment.load(DDP, {"train.files": str(files), "train.scheme": "./in_files.py"}).spec.program
