@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from testbed.emulation.network.share import Share
+from testbed.emulation.network.share import PAIRS_AT_MOST, Share
 from testbed.errors import DetailedError
 from testbed.link import link_ends
 from testbed.scaleout.split.cut_links import HostsNetwork, Pair, cut_hosts
@@ -108,11 +108,18 @@ def plan_split(
 
     Raises:
         SpecError: There is no such plan. Where a link declares less delay than its hosts are apart, the fault names
-            the link, the hosts and the floor.
+            the link, the hosts and the floor. Where the networks have more pairs of links than there are numbers of
+            tunnels, the error names the topology's file.
     """
+    rates = _pair_rates(topologies)
+    if len(rates) > PAIRS_AT_MOST:
+        held = "the file and those of swaps together have" if len(topologies) > 1 else "the file has"
+        rule = f"{held} {len(rates)} pairs of links, and a network over several hosts has at most {PAIRS_AT_MOST}"
+        largest = max(topologies, key=lambda one: len(one.links))
+        raise SpecError(largest.file, [Fault("links", rule, "fewer links, or an experiment without `hosts`")])
     problem = AssignmentProblem(
         sites=_needs(topologies, cores),
-        rates=_pair_rates(topologies),
+        rates=rates,
         hosts={name: capacity for name, (_, capacity) in hosts.items()},
         pinned=pinned,
         barred=underlay.barred(topologies),

@@ -91,6 +91,18 @@ def test_what_the_hosts_cannot_carry_is_said() -> None:
         plan(LINE, capacity=Capacity(bits_per_second=20e6))
 
 
+def test_more_pairs_than_there_are_numbers_of_tunnels_are_said_with_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.scaleout.split.plan.PAIRS_AT_MOST", 2)
+    assert plan(LINE).assignment.host_of
+    third = ("a", "c", "5mbit", "10ms")
+    triangle = topology(("a", "b", "50mbit", "10ms"), ("b", "c", "5mbit", "10ms"), third)
+    for networks in ((triangle,), (LINE, topology(("a", "b", "5mbit", "10ms"), third))):
+        with pytest.raises(SpecError, match="3 pairs") as caught:
+            plan(*networks)
+        assert (caught.value.file.name, caught.value.fields) == ("net.yaml", ("links",))
+        assert caught.value.faults[0].remedy
+
+
 # The assignment of sites to hosts -------------------------------------------------------------------------------------
 
 HOSTS = ("h0", "h1", "h2")
