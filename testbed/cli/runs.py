@@ -124,7 +124,7 @@ def list_runs(json_: Json = False) -> None:
 def rm(
     wanted: Annotated[list[str], typer.Argument(metavar="RUN…", help="names of runs in runs/, or run directories")],
 ) -> None:
-    """Remove runs with all their records; a run that is still going on is refused."""
+    """Remove runs with all their records; a run that is still going on, or is in a sweep under way, is refused."""
     from testbed.run.directory import NotRemoved, remove_run
 
     try:

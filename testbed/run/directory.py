@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -22,6 +23,10 @@ from testbed.run.errors import CannotRun
 from testbed.telemetry.store import FORMAT, Records, read_records, write_json
 
 RUNS = Path("runs")
+#: The folder of the records of sweeps, beside the runs. A process that writes a record holds a lock on its folder.
+SWEEPS = "sweeps"
+#: The file of a record with a row for each run.
+SWEEP_ROWS = "runs.jsonl"
 
 #: The form of a run's name; earlier versions gave it no digits.
 RUN_ID = re.compile(r".+-\d{8}-\d{6}(?:-[0-9a-f]{4})?")
@@ -179,7 +184,7 @@ class PastRun:
 
 
 class NotRemoved(ValueError):
-    """The directory is not a run's, or its run is still going on; the text says which."""
+    """The directory is not a run's, or its run or a sweep with it is still going on; the text says which."""
 
 
 def past_runs(root: Path = RUNS) -> list[PastRun]:
@@ -192,7 +197,7 @@ def remove_run(path: Path) -> PastRun:
     """Remove a run's directory, point `latest` at the newest run that is left, and return the removed run.
 
     Raises:
-        NotRemoved: `path` is not a run's directory, or the run is still going on.
+        NotRemoved: `path` is not a run's directory, or the run is still going on, or a sweep under way has recorded it.
     """
     run = _past_run(path.resolve())
     if run is None:
@@ -201,9 +206,34 @@ def remove_run(path: Path) -> PastRun:
         raise NotRemoved(
             f"{path}: the run is still going on\n    write instead: `testbed network clean --name {run.id}` first"
         )
+    if sweep := _sweep_under_way(run.path):
+        raise NotRemoved(
+            f"{path}: the run is in the tables of the sweep {sweep}, which is under way\n"
+            "    write instead: the same command, after the sweep has ended"
+        )
     shutil.rmtree(run.path)
     _lead_to_newest(run.path.parent)
     return run
+
+
+def _sweep_under_way(run: Path) -> str | None:
+    """Return the name of a sweep that is under way and has recorded a run; None if there is none."""
+    for rows in (run.parent / SWEEPS).glob(f"*/{SWEEP_ROWS}"):
+        if any(row.get("run") == run.name for row in read_records(rows)) and _is_locked(rows.parent):
+            return rows.parent.name
+    return None
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a sweep's record."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(opened)
+    return False
 
 
 def _lead_to_newest(root: Path) -> None:

@@ -12,6 +12,9 @@ from testbed.errors import NOT_HERE
 from testbed.run.conclusion.conclude import failed
 from testbed.run.directory import NotRemoved, RunDirectory, give_back, is_going_on, past_runs, remove_run
 from testbed.run.errors import CannotRun
+from testbed.run.execute import Executed
+from testbed.run.sweep.planned_run import PlannedRun, Point
+from testbed.run.sweep.sweep import SweepRecord
 
 pytestmark = pytest.mark.local
 
@@ -59,6 +62,19 @@ def test_a_run_that_has_its_summary_is_over_while_its_process_makes_others(tmp_p
     assert remove_run(first.path).id == first.id
     with pytest.raises(NotRemoved):
         remove_run(second.path)
+
+
+def test_a_run_that_a_sweep_under_way_has_recorded_stays(tmp_path: Path) -> None:
+    swept, other = (RunDirectory(name, tmp_path) for name in ("swept", "other"))
+    for run in (swept, other):
+        run.write("summary.json", {"verdict": "trusted", "reasons": []})
+        run.close()
+    with SweepRecord("rates", tmp_path) as record:
+        record.add(PlannedRun(Point({}, {}, ""), 1, 1), Executed(True, "trusted", swept.path))
+        with pytest.raises(NotRemoved):
+            remove_run(swept.path)
+        assert remove_run(other.path).id == other.id
+    assert remove_run(swept.path).id == swept.id
 
 
 def test_a_run_is_removed_from_within_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from testbed.atomic_file import new_folder, remove_empty, write_text
-from testbed.run.directory import RUNS, give_back
+from testbed.run.directory import RUNS, SWEEP_ROWS, SWEEPS, give_back
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import FIGURES, TO_LOSS, Comparison, figures_of
@@ -161,9 +161,6 @@ def make_sweep(
     return comparison, record.folder
 
 
-FOLDER = "sweeps"
-
-
 class SweepRecord:
     """The record of a sweep, open in one process at a time.
 
@@ -173,8 +170,8 @@ class SweepRecord:
 
     def __init__(self, name: str, root: Path = RUNS) -> None:
         self._root = root
-        self.folder = root / FOLDER / name
-        self._rows = self.folder / "runs.jsonl"
+        self.folder = root / SWEEPS / name
+        self._rows = self.folder / SWEEP_ROWS
         self._records: Records | None = None  # opened with the first row: a sweep without a run leaves no file
         try:
             with new_folder(self.folder) as self._made:
