@@ -83,6 +83,8 @@ NO_TAG = "<none>:<none>"
 #: The engine's errors when another process removes a layer that a build has just found in the cache, or has just made.
 #: The build is then repeated: the cache no longer has that layer.
 LAYER_GONE, BUILD_ATTEMPTS = re.compile(r"failed to get digest|unknown parent image ID|No such image: sha256:"), 3
+#: The error of an engine, with status 500, when another process removes the same image or a layer below it meanwhile.
+REMOVED_MEANWHILE = "unrecognized image ID"
 
 #: The checkout from which an image was built, so that two checkouts do not remove each other's images.
 CHECKOUT_LABEL = "testbed.checkout"
@@ -547,7 +549,7 @@ def remove_unused(client: docker.DockerClient, name: str) -> None:
     try:
         client.images.remove(name)
     except APIError as error:
-        if error.status_code not in (404, 409):
+        if error.status_code not in (404, 409) and REMOVED_MEANWHILE not in str(error.explanation):
             raise
 
 

@@ -30,14 +30,14 @@ def made(number: str, kind: str, *tags: str) -> dict[str, Any]:
     return {"Id": f"sha256:{number}", "Labels": {KIND_LABEL: kind}, "RepoTags": list(tags) or None}
 
 
-def removed(listed: list[dict[str, Any]], refused: int = 0) -> list[str]:
+def removed(listed: list[dict[str, Any]], refused: int = 0, why: str = "refused") -> list[str]:
     """Return the listed images whose removal a checkout asks for that wants testbed-worker:2 and no program image."""
     asked: list[str] = []
 
     def remove(name: str) -> None:
         asked.append(name)
         if refused:
-            raise APIError("refused", response=SimpleNamespace(status_code=refused))  # type: ignore[arg-type]
+            raise APIError(why, SimpleNamespace(status_code=refused), why)  # type: ignore[arg-type]
 
     client: Any = SimpleNamespace(api=SimpleNamespace(images=lambda **_: listed), images=SimpleNamespace(remove=remove))
     remove_superseded(client, {"worker": "testbed-worker:2", "program": None})
@@ -57,9 +57,11 @@ def test_what_a_checkout_no_longer_wants_goes_by_its_tags_or_without_any_by_its_
     assert removed(listed) == ["testbed-worker:1", "testbed-worker:old", "sha256:3", "sha256:4", "testbed-worker:6"]
 
 
-@pytest.mark.parametrize("refused", [404, 409])
-def test_what_has_gone_meanwhile_or_is_in_use_is_no_error(refused: int) -> None:
-    assert removed([made("1", "worker", "testbed-worker:1"), made("4", "program")], refused) == [
+@pytest.mark.parametrize(
+    ("refused", "why"), [(404, "no such image"), (409, "conflict"), (500, "unrecognized image ID sha256:4")]
+)
+def test_what_has_gone_meanwhile_or_is_in_use_is_no_error(refused: int, why: str) -> None:
+    assert removed([made("1", "worker", "testbed-worker:1"), made("4", "program")], refused, why) == [
         "testbed-worker:1",
         "sha256:4",
     ]
