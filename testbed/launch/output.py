@@ -125,7 +125,8 @@ class Output:
     """Reads the output of one program from a thread, and writes it to its log unchanged.
 
     `tell` is called with each line, and with the newest state of an unfinished line; `hear` with every version of every
-    line, also those that a progress bar has overwritten. `last` has the last LAST_LINES lines.
+    line, also those that a progress bar has overwritten. `last` has the last LAST_LINES lines. `failure` is the error
+    that ended the reading early, or None.
     """
 
     def __init__(self, name: str, log: Path, tell: Told, pieces: Iterable[bytes], hear: Told) -> None:
@@ -137,7 +138,7 @@ class Output:
         self._pieces = pieces
         self._lines = Lines()
         self._lock = threading.Lock()  # guards `_lines`, which the reader and `look` use
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"output of {name}", daemon=True)
 
     def start(self) -> None:
@@ -149,14 +150,18 @@ class Output:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
+    def check(self) -> None:
+        """Raise the error that ended the reading early, such as that of a full disk or a closed terminal."""
+        if self.failure is not None:
+            raise self.failure
+
     def look(self, now_s: float) -> None:
         """Pass the newest state of an unfinished line on, if that is due: a bar that stands still prints nothing.
 
         Raises:
-            Exception: The error that ended the reading early, such as that of a full disk or a closed terminal.
+            Exception: The error that `check` raises.
         """
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         if self._lock.acquire(blocking=False):  # a reader that holds it passes the state on itself
             try:
                 self._tell_state(now_s)
@@ -167,23 +172,25 @@ class Output:
         try:
             with self._log.open("ab", buffering=0) as log:
                 for piece in self._pieces:
-                    log.write(piece)
-                    with self._lock:
-                        self._pass_on(self._lines.take(piece))
-                        self._tell_state(time.monotonic())
+                    try:
+                        log.write(piece)
+                    finally:  # a full disk must not hide why the program fails
+                        with self._lock:
+                            self._pass_on(self._lines.take(piece))
+                            self._tell_state(time.monotonic())
                 with self._lock:
                     self._pass_on(self._lines.end())
         except Exception as error:
-            self._failure = error
+            self.failure = error
 
     def _pass_on(self, versions: Iterable[Version]) -> None:
         for version in versions:
             text = version.text.decode(errors="replace")
-            self._hear(self._name, text)
             if version.finished:
                 self.last.append(text)
-                if not version.known:
-                    self._tell(self._name, text)
+            self._hear(self._name, text)
+            if version.finished and not version.known:
+                self._tell(self._name, text)
 
     def _tell_state(self, now_s: float) -> None:
         if (state := self._lines.state(now_s)) is not None:

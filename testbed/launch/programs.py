@@ -15,6 +15,7 @@ from pathlib import Path
 from testbed.emulation import label
 from testbed.emulation.containers.engine import ENGINE_ERRORS
 from testbed.emulation.process import send_signal, wait_status
+from testbed.errors import ending_of
 from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.output import Output, Told
 from testbed.launch.program import StartedProgram, Starter
@@ -147,6 +148,11 @@ class Programs:
         for output in self._outputs.values():
             output.join(PASSED_ON_S)
 
+    def check(self) -> None:
+        """Raise the error that ended the reading of a program's output early, if one did. To be called after `end`."""
+        for output in self._outputs.values():
+            output.check()
+
     def _start(self) -> None:
         try:
             for rank in self._ranks:
@@ -197,5 +203,7 @@ class Programs:
         if not output.last:
             output.join(PASSED_ON_S)
         program, said = self._programs[name], tuple(output.last)
-        how, hints = program.how_it_ended(self._statuses[name]), tuple(program.hints(said))
-        return Failure(name, self.codes[name], how, said, hints)
+        how, hints = program.how_it_ended(self._statuses[name]), list(program.hints(said))
+        if output.failure is not None:
+            hints.append(f"its output was not read to the end: {ending_of(output.failure)[1]}")
+        return Failure(name, self.codes[name], how, said, tuple(hints))

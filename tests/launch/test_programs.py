@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from testbed.emulation import label
 from testbed.emulation.process import wait_status
+from testbed.errors import NOT_HERE
 from testbed.launch import BadCommand
 from testbed.launch.program import HostProgram, StartedProgram
 from testbed.launch.programs import Programs
@@ -240,3 +242,35 @@ def test_what_a_look_finds_ends_the_waiting(start: Start) -> None:
 
     with pytest.raises(OSError, match="full"):
         programs.wait(look)
+
+
+def test_an_error_in_reading_the_last_output_is_raised_after_the_end(tmp_path: Path) -> None:
+    over = Event()
+
+    def hear(_: str, line: str) -> None:
+        assert over.wait(PATIENCE_S)
+        raise OSError(f"{line} can't be kept")
+
+    programs = Programs(Here(["print('the last')"]), [Rank("a", "a", {})], LAUNCH, tmp_path, lambda *_: None, hear)
+    programs.start()
+    try:
+        assert programs.wait(nothing) is None
+    finally:
+        over.set()
+        programs.end()
+    with pytest.raises(OSError, match="the last"):
+        programs.check()
+
+
+def test_a_failure_has_the_last_lines_and_why_there_are_no_more(tmp_path: Path) -> None:
+    def hear(_: str, line: str) -> None:
+        until(lambda: bool(programs.codes))  # looks are over, which would raise the error themselves
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    script = "raise SystemExit('the reason')"
+    programs = Programs(Here([script]), [Rank("a", "a", {})], LAUNCH, tmp_path, lambda *_: None, hear)
+    programs.start()
+    failure = programs.wait(nothing)
+    programs.end()
+    assert failure is not None and failure.said == ("the reason",)
+    assert any(NOT_HERE[errno.ENOSPC] in hint for hint in failure.hints)

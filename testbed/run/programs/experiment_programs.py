@@ -258,9 +258,15 @@ class ExperimentPrograms:
             stack.callback(self._programs.end)
 
     def check(self) -> None:
-        """Raise RunFailed if the controller of the programs has failed. To be called after `end`."""
+        """Raise what failed beside the programs themselves. To be called after `end`.
+
+        Raises:
+            RunFailed: The controller of the programs has failed.
+            Exception: The error that ended the reading of a program's output early, such as that of a full disk.
+        """
         if self.controller is not None and self.controller.failure:
             raise RunFailed(self.controller.failure)
+        self._programs.check()
 
     @property
     def record(self) -> dict[str, Any]:
