@@ -128,7 +128,7 @@ class ForcePolicy(HttpRequest):
 
 
 class ForcePlan(HttpRequest):
-    """Put a plan in force, in the form of a run's `plans/` or `plan` of `GET /plans`; its members must be the run's."""
+    """Put a plan in force, in the form of a run's `plans/` or of `GET /plans`; members and codecs must be the run's."""
 
     ROUTE = ("PUT", "/plan")
     REFUSED = NOTHING_TRAINS.format("a plan is for")

@@ -25,7 +25,8 @@ from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequests
 from testbed.controller.replanning.planner import Planner
-from testbed.planning import Pair, PhysicalLink, make_policy
+from testbed.planning import Pair, PhysicalLink, Policy, make_policy
+from testbed.planning.policies.given import GivenPlan
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Report, Stop
 
 log = logging.getLogger(__name__)
@@ -278,12 +279,18 @@ class AllReduceCoordinator(Coordinator):
         """Carry out a ForcePolicy or ForcePlan request. Raises NotForMembers for other requests, PolicyError."""
         match request:
             case ForcePolicy():
-                self.planner.force(make_policy(request.policy, request.options))
+                self._force(make_policy(request.policy, request.options))
             case ForcePlan():
-                self.planner.force(make_policy("given", {"document": request.plan}))
+                self._force(make_policy("given", {"document": request.plan}))
             case _:
                 raise NotForMembers("this run's members reduce by plans; it takes ForcePolicy and ForcePlan", request)
         return iter(())
+
+    def _force(self, policy: Policy) -> None:
+        """Use a user's policy from now on. Raises PolicyError if the run can't follow its plans."""
+        if isinstance(policy, GivenPlan):
+            self.maker.options.check_codecs(policy.written())
+        self.planner.force(policy)
 
     # Progress
 

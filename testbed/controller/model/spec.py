@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
-from testbed.planning import Pair, Policy, View
+from testbed.planning import Pair, Policy, PolicyError, View
 from testbed.planning.fastest import with_site_groups
 from testbed.planning.gaps import gap_bounds
 from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, weigh
@@ -162,6 +162,29 @@ class PlanningSpec(BaseModel):
         links = {edge: codec for edge, codec in self.link_codecs.items() if set(edge.split("->")) <= known}
         plan = replace(plan, codec=self.codec, link_codecs={**plan.link_codecs, **links})
         return plan if self.period == 1 or plan.groups else with_site_groups(plan, view, self.period)
+
+    def check_codecs(self, plan: Plan) -> None:
+        """Check that a plan that a user wrote has the codecs that `dress` gives it.
+
+        Members' schemes and the predictions of rounds go by the run's codecs. Where plans say how members train, the
+        controller chooses the codec, whatever the plan has.
+
+        Raises:
+            PolicyError: A codec of the plan differs from the run's.
+        """
+        if plan.codec != self.codec and not self.conducted:
+            text = (
+                f"the plan's codec is {plan.codec}, and this run's is {self.codec}: write {self.codec} into the plan, "
+                "or begin a run with the other codec"
+            )
+            raise PolicyError(text, field="codec", given=plan.codec)
+        for edge, codec in plan.link_codecs.items():
+            if (own := self.link_codecs.get(edge, codec)) != codec:
+                text = (
+                    f"the plan's codec of {edge} is {codec}, and this run's is {own}: write {own} into the plan's "
+                    "link_codecs, or begin a run with the other codec"
+                )
+                raise PolicyError(text, field="link_codecs", link=edge, given=codec)
 
 
 class Newcomer(BaseModel):

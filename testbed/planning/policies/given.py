@@ -25,7 +25,7 @@ class GivenPlan(Policy):
     plans_alone = False
 
     def __post_init__(self) -> None:
-        self._written()
+        self.written()
 
     def plan(self, view: View) -> Plan:
         """Return the document's plan; if the view has other members than that plan, return the policy `auto`'s plan.
@@ -33,7 +33,7 @@ class GivenPlan(Policy):
         Raises:
             PolicyError: The view lacks an edge of the plan.
         """
-        written = self._written()
+        written = self.written()
         if set(view.names) != set(written.members):
             return make_policy("auto").plan(view)
         check_plan(self, view, written)
@@ -41,7 +41,7 @@ class GivenPlan(Policy):
 
     def check(self, view: View) -> None:
         """Raise PolicyError if the document's members are not the view's, or the view lacks an edge of the plan."""
-        written = set(self._written().members)
+        written = set(self.written().members)
         if strange := sorted(written ^ set(view.names)):
             raise PolicyError(
                 f"given: {', '.join(strange)} must be in both the plan and the run; the run's members are "
@@ -51,7 +51,8 @@ class GivenPlan(Policy):
             )
         self.plan(view)
 
-    def _written(self) -> Plan:
+    def written(self) -> Plan:
+        """Return the document's plan. Raises PolicyError if the document is not a plan."""
         try:
             plan = Plan.from_json(self.document)
             for codec in (plan.codec, *plan.link_codecs.values()):

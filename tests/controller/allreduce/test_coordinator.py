@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from testbed.api.requests import ForcePolicy
+from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.model.actions import Action, Actions, After, Background, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.spec import Elasticity
 from testbed.controller.replanning.planner import SAVED_S
 from testbed.plan import Plan
-from testbed.planning import Pair
+from testbed.planning import Pair, PolicyError
 from testbed.protocol import (
     Abort,
     Arrived,
@@ -58,8 +58,8 @@ ROSTER = dict.fromkeys(NAMES, ("10.0.0.1", 1))
 class Told:
     """A coordinator, what it had sent, and what it asked to be called back for. Work is done at once, in order."""
 
-    def __init__(self, out: Path, elastic: bool = True, begins: bool = True) -> None:
-        spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0)
+    def __init__(self, out: Path, elastic: bool = True, begins: bool = True, **changes: Any) -> None:
+        spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0, **changes)
         assert spec.planning is not None
         self.clocks = SimulatedClocks(1.7e9)
         self.coordinator = AllReduceCoordinator(spec, spec.planning, out, self.clocks)
@@ -168,6 +168,30 @@ def test_one_swap_at_a_time_and_a_refused_one_gives_way_to_the_next(told: Told, 
     assert {plan.epoch for plan in plans} == {2} and plans[0].trees[0].root == "c-w0"
     reasons = [(its["reason"], its["epoch"]) for its in read_records(tmp_path / "decisions.jsonl")]
     assert reasons == [("period", 0), ("forced", 1), ("dropped", None), ("forced", 2)]
+
+
+def test_a_written_plan_has_the_codecs_of_the_run_or_is_refused(tmp_path: Path) -> None:
+    edge = "a-w0->b-w0"
+    told = Told(tmp_path, codec="fp16", link_codecs={edge: "int8"})
+    own = told.plan.to_json()
+    for request, details in (
+        (ForcePlan(plan={**own, "codec": "int8"}), {"field": "codec", "given": "int8"}),
+        (
+            ForcePolicy(policy="given", options={"document": {**own, "codec": "fp32"}}),
+            {"field": "codec", "given": "fp32"},
+        ),
+        (
+            ForcePlan(plan={**own, "link_codecs": {edge: "bf16"}}),
+            {"field": "link_codecs", "link": edge, "given": "bf16"},
+        ),
+    ):
+        with pytest.raises(PolicyError) as caught:
+            told.coordinator.do(request)
+        assert caught.value.details == details
+        assert told.coordinator.planner.policy.name == "mst"
+    told.coordinator.do(ForcePlan(plan={**own, "link_codecs": {}}))
+    assert told.coordinator.planner.policy.name == "given"
+    told.coordinator.close()
 
 
 def test_what_nobody_says_to_hold_in_time_is_dropped(told: Told) -> None:
