@@ -289,7 +289,7 @@ class AllReduceCoordinator(Coordinator):
     def _force(self, policy: Policy) -> None:
         """Use a user's policy from now on. Raises PolicyError if the run can't follow its plans."""
         if isinstance(policy, GivenPlan):
-            self.maker.options.check_codecs(policy.written())
+            self.maker.check_written(policy.written())
         self.planner.force(policy)
 
     # Progress

@@ -70,14 +70,28 @@ class PlanMaker:
         Raises:
             PolicyError: The run can't follow the plan.
         """
-        if self._elastic and plan.groups:
-            raise PolicyError(
-                f"{plan.policy} makes plans with groups, which elastic runs do not support; choose another policy"
-            )
+        self._check_groups(plan)
         dressed = self.options.dress(plan, view)
         if self.training is None:
             return dressed
         return self.training.dress(dressed, self._group.plans.in_force)
+
+    def check_written(self, plan: Plan) -> None:
+        """Check that the run can follow a plan as a user wrote it.
+
+        Raises:
+            PolicyError: A codec of the plan is not the run's, or the run is elastic and the plan has groups.
+        """
+        self._check_groups(plan)
+        self.options.check_codecs(plan)
+
+    def _check_groups(self, plan: Plan) -> None:
+        if self._elastic and plan.groups:
+            raise PolicyError(
+                f"a plan of {plan.policy or 'given'} has groups, which elastic runs do not support; choose another "
+                "policy, or a plan without groups",
+                rule="groups",
+            )
 
     def speeds(self, rates: dict[str, float]) -> dict[str, float]:
         """Return members' samples per second, divided by the number that their jobs declare; a job may declare none."""

@@ -22,6 +22,7 @@ from testbed.controller.model.spec import Elasticity
 from testbed.controller.replanning.planner import SAVED_S
 from testbed.plan import Plan
 from testbed.planning import Pair, PolicyError
+from testbed.planning.fastest import with_site_groups
 from testbed.protocol import (
     Abort,
     Arrived,
@@ -192,6 +193,14 @@ def test_a_written_plan_has_the_codecs_of_the_run_or_is_refused(tmp_path: Path) 
     told.coordinator.do(ForcePlan(plan={**own, "link_codecs": {}}))
     assert told.coordinator.planner.policy.name == "given"
     told.coordinator.close()
+
+
+def test_a_written_plan_with_groups_is_refused_where_members_may_go(told: Told) -> None:
+    grouped = with_site_groups(told.plan, VIEW, 2)
+    with pytest.raises(PolicyError) as caught:
+        told.coordinator.do(ForcePlan(plan=grouped.to_json()))
+    assert caught.value.rule == "groups"
+    assert told.coordinator.planner.policy.name == "mst"
 
 
 def test_what_nobody_says_to_hold_in_time_is_dropped(told: Told) -> None:
