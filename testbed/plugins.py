@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -85,6 +86,19 @@ def refusal(policy: Policy, error: Exception) -> str:
     if is_own(policy) and not isinstance(error, ValueError):
         raise error
     return str(error) if isinstance(error, PolicyError) else f"policy {policy.name} raised {_placed(error)}"
+
+
+@contextmanager
+def as_policy_errors(policy: Policy) -> Iterator[None]:
+    """Within this context, raise a plug-in policy's own errors as PolicyError, with their place in the plug-in."""
+    try:
+        yield
+    except PolicyError:
+        raise
+    except Exception as error:
+        if is_own(policy):
+            raise
+        raise PolicyError(refusal(policy, error), rule="policy-raised") from error
 
 
 def _registered(name: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from testbed.controller.knowledge.knowledge import Knowledge
 from testbed.controller.model.membership import GroupState
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
@@ -9,6 +12,8 @@ from testbed.controller.replanning.training import TrainingMonitor, TrainingQues
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
 from testbed.planning.conductor import SchemeCatalog
+from testbed.planning.policy import check_plan, is_own
+from testbed.plugins import as_policy_errors
 
 #: The newest rounds that the length of exchanges is taken from.
 NEWEST = 3
@@ -62,7 +67,17 @@ class PlanMaker:
         Raises:
             PolicyError: The policy has no plan, or the run can't follow it.
         """
-        return self.dress(policy.plan(view), view)
+        with as_policy_errors(policy):
+            plan = policy.plan(view)
+        return self.dress_of(policy)(plan, view)
+
+    def dress_of(self, policy: Policy) -> Callable[[Plan, View], Plan]:
+        """Return `dress` for the plans of `policy`. Those of a plug-in may be anything, and are checked first."""
+        return self.dress if is_own(policy) else partial(self._dress_checked, policy)
+
+    def _dress_checked(self, policy: Policy, plan: Plan, view: View) -> Plan:
+        check_plan(policy, view, plan)
+        return self.dress(plan, view)
 
     def dress(self, plan: Plan, view: View) -> Plan:
         """Complete a policy's plan with the run's own options. Members continue to train as under the plan in force.

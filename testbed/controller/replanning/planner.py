@@ -21,10 +21,11 @@ from testbed.controller.replanning.decision import Decision, SwapRules
 from testbed.controller.replanning.decision_log import DecisionLog, DecisionRecord
 from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequest, PlanRequests
-from testbed.controller.replanning.proposal import PlanQuestion, Proposal, propose
+from testbed.controller.replanning.proposal import Dress, PlanQuestion, Proposal, propose
 from testbed.controller.replanning.track_record import TrackRecord
 from testbed.plan import Plan
-from testbed.planning import Pair, PhysicalLink, Policy, predict
+from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, predict
+from testbed.plugins import as_policy_errors
 from testbed.protocol import Arrived
 
 log = logging.getLogger(__name__)
@@ -308,7 +309,7 @@ class Planner:
         margin = 1.0 if options.hold else options.margin  # no plan saves a whole round
         rules = SwapRules(margin, options.dwell_rounds)
         policy = request.policy or self.policy
-        work = partial(propose, policy, self._maker.dress, rules, question, self._clocks.processor)
+        work = partial(_propose, policy, self._maker.dress_of(policy), rules, question, self._clocks.processor)
         asked = (request, question.current, self._declarations)
         yield Background(work, partial(self._decided, *asked))
 
@@ -386,3 +387,16 @@ class Planner:
     def recovered(self) -> None:
         """Consider the requests that waited for a reconfiguration, which is over."""
         self._requests.restore_deferred()
+
+
+def _propose(
+    policy: Policy, dress: Dress, rules: SwapRules, question: PlanQuestion, processor: Callable[[], float]
+) -> Proposal:
+    """Return the proposal, or one without a plan if a plug-in policy raises an error of its own."""
+    began_s = processor()
+    try:
+        with as_policy_errors(policy):
+            return propose(policy, dress, rules, question, processor)
+    except PolicyError as error:
+        decision = Decision(False, str(error), None, math.inf)
+        return Proposal(question.view, None, decision, question.predictor, seconds=processor() - began_s)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +21,7 @@ from testbed.controller.model.actions import Action, Actions, After, Background,
 from testbed.controller.model.spec import Elasticity
 from testbed.controller.replanning.planner import SAVED_S
 from testbed.plan import Plan
-from testbed.planning import Pair, PolicyError
+from testbed.planning import Pair, Policy, PolicyError, View, make_policy
 from testbed.planning.fastest import with_site_groups
 from testbed.protocol import (
     Abort,
@@ -255,6 +255,36 @@ def test_the_others_recover_from_a_loss_under_a_plan_without_the_member(told: To
     assert told.kinds() == [("left", LOST)]
     told.go_round(2, epoch, OTHERS)
     assert [done.number for done in told.coordinator.group.rounds.complete] == [1, 2]
+
+
+@dataclasses.dataclass(frozen=True)
+class UsersPolicy(Policy):
+    """A user's policy, which has a fault where a member is lost."""
+
+    name: ClassVar[str] = "users"
+    fault: str = ""
+
+    def plan(self, view: View) -> Any:
+        if len(view.names) < len(NAMES):
+            if self.fault == "raises":
+                raise KeyError(LOST)
+            if self.fault == "none":
+                return None
+            view = view.among(frozenset(view.names[1:]))
+        return make_policy("mst").plan(view)
+
+
+@pytest.mark.parametrize("fault", ["raises", "none", "leaves one out"])
+def test_a_user_s_policy_that_fails_without_a_lost_member_ends_no_run(told: Told, tmp_path: Path, fault: str) -> None:
+    told.coordinator.planner.policy = UsersPolicy(fault)
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    assert told.take(Reconfigure).keys() == set(OTHERS)
+    assert told.plan.members == OTHERS
+    change_routes(told, VIEW.routes)
+    *_, last = read_records(tmp_path / "decisions.jsonl")
+    assert (last["reason"], last["policy"], last["adopted"]) == ("network", "users", False)
+    assert told.take(Prepare) == {} and told.failure == ""
 
 
 def test_a_swap_that_is_pending_while_a_broken_connection_is_mended_is_dropped(told: Told) -> None:
