@@ -12,6 +12,7 @@ from testbed.api.models import By
 from testbed.api.requests import (
     MISSING,
     NOT_HERE,
+    WRONG,
     AddWorker,
     ApiProblem,
     ChangeGraph,
@@ -30,9 +31,11 @@ from testbed.controller.model.spec import Newcomer
 from testbed.emulation.daemon.handlers import change_links, changes_of, check_file, check_site, pairs_of, pause_replay
 from testbed.emulation.testbed import Testbed
 from testbed.link import pair_name
+from testbed.plan import Plan, PlanError
 from testbed.planning import Pair, PhysicalLink
 from testbed.run import view
 from testbed.run.errors import RunFailed
+from testbed.schemes.options import Misfit
 from testbed.spec.event import Event, LinkChange
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
@@ -129,10 +132,10 @@ class Changes:
             case RestartWorker():
                 self._restart(request.worker, by)
             case ForcePolicy():
-                self._planned().do(request)
+                self._force(request)
                 self._tell("policy", request.policy, by)
             case ForcePlan():
-                self._planned().do(request)
+                self._force(request)
                 self._tell("plan", "given", by)
             case ChangeGraph():
                 self._controlled().do(request)
@@ -208,6 +211,37 @@ class Changes:
         self.added.append({"worker": worker.name, "site": site, "address": self._network.address(worker), **share})
         self._tell("add", worker.name, by)
         return self.added[-1]
+
+    def _force(self, request: ForcePolicy | ForcePlan) -> None:
+        """Have the controller plan by a policy, or put a plan in force.
+
+        Raises:
+            ApiProblem: The run has no plans, or its scheme can't train by these. A command's own program has no scheme.
+        """
+        planner = self._planned()
+        if self._controller is not None:
+            try:
+                self._check_scheme(request)
+            except Misfit as error:
+                raise ApiProblem(WRONG, str(error)) from error
+        planner.do(request)
+
+    def _check_scheme(self, request: ForcePolicy | ForcePlan) -> None:
+        """Raise Misfit if members that all-reduce can't train by the request; the controller knows no scheme."""
+        sync = self._experiment.spec.sync
+        if sync.scheme.exchange != "all-reduce":
+            return
+        if isinstance(request, ForcePolicy):
+            sync.own.check_plan(request.policy, request.options, sync.codec)
+            return
+        try:
+            plan = Plan.from_json(request.plan)
+        except PlanError:
+            return  # the controller refuses it, and says why
+        for codec in plan.link_codecs.values():
+            sync.own.check_plan("", {}, codec)
+        if plan.groups and sync.own.among_all:
+            raise Misfit("groups", "the plan has rounds inside groups, and this scheme has none", "a plan without them")
 
     def _stop(self, request: Stop, by: By) -> None:
         if self._controller is None:

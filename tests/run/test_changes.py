@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from testbed.api.requests import AddWorker, ApiProblem, ForcePolicy, RecordLaunch, Stop
+from testbed.api.requests import WRONG, AddWorker, ApiProblem, ForcePlan, ForcePolicy, RecordLaunch, Request, Stop
 from testbed.cli.tables import print_swap
 from testbed.controller.client import ControllerClient, ControllerError
 from testbed.controller.model.spec import Newcomer
@@ -21,6 +21,7 @@ from testbed.emulation.network.swap import NetworkSwap
 from testbed.emulation.shaping import ShapingError
 from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState
+from testbed.plan import Plan, Tree
 from testbed.protocol import Job
 from testbed.run.changes import Changes, EventPlayer
 from testbed.run.errors import RunFailed
@@ -248,6 +249,9 @@ class Growing(Recorder):
         assert ("paris-w0", newcomer.name) in routes
         self.members = [member.name for member in members]
 
+    def do(self, request: Request) -> None:
+        self.said.append(request)
+
     def address(self, worker: Worker) -> str:
         return f"an address of {worker.name}"
 
@@ -343,3 +347,33 @@ def test_a_run_without_a_controller_ends_after_a_request_to_stop(experiment: Exp
     changes = changes_of(experiment, growing, ours=False)
     assert changes.do(Stop(reason="enough"), "hand") == {}
     assert changes.stopped and growing.told == [("stop", "enough")]
+
+
+TREE = Tree("paris-w0", {"paris-w1": "paris-w0"}, {"paris-w1": "paris-w0"})
+PLAN = Plan(0, ("paris-w0", "paris-w1"), (TREE,))
+GROUPED = replace(PLAN, groups=(PLAN.whole,), period=2)
+THROUGH_CODEC = replace(PLAN, link_codecs={"paris-w1->paris-w0": "int8"})
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("strategy", "refused", "taken"),
+    [
+        ("gradients", ForcePolicy(policy="cpn"), ForcePolicy(policy="star")),
+        ("gradients", ForcePolicy(policy="hips", options={"period": 4}), ForcePolicy(policy="hips")),
+        ("gradients", ForcePlan(plan=GROUPED.to_json()), ForcePlan(plan=THROUGH_CODEC.to_json())),
+        ("sparta", ForcePlan(plan=THROUGH_CODEC.to_json()), ForcePlan(plan=GROUPED.to_json())),
+        ("local_sgd", ForcePolicy(policy="cpn", options={"temporal": True}), ForcePolicy(policy="cpn")),
+    ],
+)
+def test_plans_by_which_the_scheme_can_t_train_are_refused(
+    tmp_path: Path, strategy: str, refused: Request, taken: Request
+) -> None:
+    experiment = Experiment.load(write(tmp_path, experiment={**EXPERIMENT, "sync": {"strategy": strategy}}))
+    growing = Growing(experiment.topology)
+    changes = changes_of(experiment, growing)
+    with pytest.raises(ApiProblem) as caught:
+        changes.do(refused, "hand")
+    assert caught.value.status == WRONG and growing.told == growing.said == []
+    assert changes.do(taken, "hand") == {}
+    assert growing.said == [taken]
