@@ -227,12 +227,7 @@ class RoundLog:
             first: The index of the first complete round to count.
             epoch: Only rounds under this epoch's plan count, whose previous round was under the same plan.
         """
-        oldest = self.count - len(self.complete)
-        return [
-            after.finished_s - before.finished_s
-            for before, after in pairwise(self.complete[max(first - 1 - oldest, 0) :])
-            if before.epoch == after.epoch == epoch
-        ]
+        return [ended_s - began_s for began_s, ended_s in self.newest_whole(self.count, first, epoch)]
 
     def newest_whole(self, most: int, first: int, epoch: int) -> list[tuple[float, float]]:
         """Return the begin and end of the newest whole rounds, at most `most` of them, counted as `whole_s` does."""
