@@ -8,6 +8,7 @@ TensorBoard's own writer would bring along protobuf and gRPC for the three messa
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ FILE_VERSION = "brain.Event:2"
 #: The polynomial of CRC-32C, bits reversed.
 POLYNOMIAL = 0x82F63B78
 
-#: The longest record that is read: a greater length means that the file is damaged.
+#: The longest record that is read. A longer one is that of a picture or the like, or its length is damaged.
 LONGEST_RECORD = 1 << 20
 
 _HEADER = struct.Struct("<QI")
@@ -109,17 +110,26 @@ _TABLE = tuple(map(_remainder, range(256)))
 
 
 def read_figures(file: Path) -> Iterator[Figures]:
-    """Yield the floats, and tensors of one float, of each event in a TensorBoard file, up to a damaged record."""
+    """Yield the floats, and tensors of one float, of each event in a TensorBoard file, up to a damaged record.
+
+    A record that is too long to be read is passed over if its length has the right checksum.
+    """
+    size = file.stat().st_size
     with file.open("rb") as stream:
         while len(header := stream.read(_HEADER.size)) == _HEADER.size:
             length, _ = _HEADER.unpack(header)
-            record = stream.read(length) if length <= LONGEST_RECORD else b""
+            if length > LONGEST_RECORD:
+                if length >= size or _checksum(header[:-_CHECKSUM_BYTES]) != header[-_CHECKSUM_BYTES:]:
+                    return
+                stream.seek(length + _CHECKSUM_BYTES, os.SEEK_CUR)
+                continue
+            record = stream.read(length)
             if len(record) < length or len(stream.read(_CHECKSUM_BYTES)) < _CHECKSUM_BYTES:
                 return
             try:
                 if (figures := _of_event(record)) is not None:
                     yield figures
-            except (ValueError, struct.error, UnicodeDecodeError):
+            except (ValueError, struct.error):
                 return
 
 

@@ -74,6 +74,17 @@ def test_a_file_of_tensorboards_is_read_as_far_as_it_is_whole(tmp_path: Path, te
     assert list(read_figures(file)) == [Figures({"loss": 0.5}, 300, 1e9)]
 
 
+def test_a_picture_hides_no_figure_after_it(tmp_path: Path) -> None:
+    """Only a record whose length has its checksum is passed over: a damaged length leads nowhere."""
+    file, length = tmp_path / "events.out.tfevents.1", struct.pack("<Q", tensorboard.LONGEST_RECORD + 1)
+    after = bytes(tensorboard.LONGEST_RECORD + 1 + 4) + event(1e9, 300, "loss", 0.5, tensor=False)
+    file.write_bytes(length + tensorboard._checksum(length) + after)
+    assert list(read_figures(file)) == [Figures({"loss": 0.5}, 300, 1e9)]
+    for damaged in (length + bytes(4), bytes([255] * 8) + tensorboard._checksum(bytes([255] * 8))):
+        file.write_bytes(damaged + after)
+        assert list(read_figures(file)) == []
+
+
 def test_a_step_before_the_first_is_negative(tmp_path: Path) -> None:
     """As of an evaluation before training; protobuf writes -1 as 2**64 - 1."""
     file = tmp_path / "events.out.tfevents.1"
