@@ -153,13 +153,12 @@ class _Tree:
         return [tc.bfifo(self.index, _FIFO, _CLASS, limit, create=create)]
 
     def build(self) -> list[NetlinkRequest]:
-        """Return requests that replace the present tree: it is dead at first, and alive with the last request."""
+        """Return requests that replace the present tree by one that drops all packets."""
         return [
             self.delay(self.state, create=True, dead=True),
             tc.htb(self.index, _HTB, tc.handle(self.root >> 16, 1), default_class=1),
             self.rate(self.state, create=True),
             *self.queue(self.state, create=True),
-            self.delay(self.state),
         ]
 
     def change(self, state: LinkState, before: LinkState | None = None) -> list[NetlinkRequest]:
@@ -370,6 +369,7 @@ class NetemShaper(Shaper):
         now = time.monotonic()
         tree = _Tree(control, port.netns, index, root, state, since=now, seen_at=now)
         control.apply(*tree.build())
+        control.apply(tree.delay(state))  # by itself: the kernel carries out the requests beside a refused one
         return tree
 
     def _leave(self, netns: Path) -> None:

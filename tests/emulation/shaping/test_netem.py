@@ -172,6 +172,33 @@ def test_a_refused_change_is_taken_back_whole() -> None:
     assert (shaper.failure(), tree.state) == (None, before)
 
 
+def test_a_port_that_is_refused_in_part_passes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel lacks the discipline, and carries out all other requests beside that one."""
+    sent: list[object] = []
+
+    class Refusing:
+        def index(self, _: str) -> int:
+            return 1
+
+        def qdiscs(self) -> dict[tuple[int, int], tuple[int, tc.Statistics]]:
+            return {}
+
+        def apply(self, *requests: object) -> None:
+            sent.extend(requests)
+            raise OSError(errno.ENOENT, "refused")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("testbed.emulation.shaping.netem.time", SimpleNamespace(monotonic=lambda: 0.0))
+    shaper, state = NetemShaper(), LinkState(10e6, 0.1, queue=Queue(discipline=CoDel()))
+    port, tree = Port("a->b", Path("/nowhere"), "eth0"), tree_of(state)
+    shaper._controls = {port.netns: cast("tc.TrafficControl", Refusing())}
+    with pytest.raises(ShapingError):
+        shaper.attach({port: state})
+    assert tree.delay(state, create=True, dead=True) in sent
+    assert tree.delay(state) not in sent
+
+
 def test_a_jitter_that_the_kernel_would_cut_is_refused_before_anything_is_changed() -> None:
     shaper, before = NetemShaper(), LinkState(10e6, 0.1)
     tree, longer = tree_of(before), replace(before, jitter_s=MOST_JITTER_S + 0.001)
