@@ -295,6 +295,12 @@ class NetemShaper(Shaper):
             tree.state = state
             self._found.append(applied)
 
+    def _tell(self, batch: Batch) -> None:
+        """Send the timer's process a batch. If it has ended, it applies no state, and `failure` says how it ended."""
+        if self._timer is not None:
+            with suppress(ShapingError):
+                self._note(self._timer.ask(batch))
+
     def _its_timer(self) -> Timer:
         """Return the process that puts future states in force, started at first use."""
         if self._timer is None:
@@ -307,8 +313,8 @@ class NetemShaper(Shaper):
             tree = self._trees.pop(link, None)
             if tree is None:
                 return
-            if self._coming.pop(link, None) and self._timer is not None:
-                self._note(self._timer.ask(Batch(forget=[link])))
+            if self._coming.pop(link, None):
+                self._tell(Batch(forget=[link]))
             try:
                 tree.control.apply(tree.delay(tree.state, dead=True))
             except OSError as error:
@@ -323,9 +329,7 @@ class NetemShaper(Shaper):
         The states that took effect by now are noted first, since the bytes that a rate allowed are counted here.
         """
         with self._lock:
-            if self._timer is not None:
-                with suppress(ShapingError):  # `failure` says how it ended
-                    self._note(self._timer.ask(Batch()))
+            self._tell(Batch())
             for control in set(self._controls.values()):
                 qdiscs = control.qdiscs()
                 now = time.monotonic()
@@ -376,8 +380,7 @@ class NetemShaper(Shaper):
         """Close the namespace's socket if no link is left in it."""
         if netns in self._controls and all(tree.netns != netns for tree in self._trees.values()):
             self._controls.pop(netns).close()
-            if self._timer is not None:
-                self._note(self._timer.ask(Batch(leave=[netns])))
+            self._tell(Batch(leave=[netns]))
 
 
 def _what_lacks(error: OSError, states: Iterable[LinkState]) -> str:

@@ -199,6 +199,29 @@ def test_a_port_that_is_refused_in_part_passes_nothing(monkeypatch: pytest.Monke
     assert tree.delay(state) not in sent
 
 
+def test_a_link_is_stopped_also_where_the_process_that_times_its_states_has_ended() -> None:
+    sent: list[object] = []
+
+    class Kernel:
+        def apply(self, *requests: object) -> None:
+            sent.extend(requests)
+
+        def close(self) -> None: ...
+
+    class Ended:
+        def ask(self, _: Batch) -> TimerAnswer:
+            raise ShapingError("ended")
+
+    state = LinkState(10e6, 0.1)
+    shaper, tree = NetemShaper(), tree_of(state)
+    tree.control = cast("tc.TrafficControl", Kernel())
+    shaper._trees, shaper._controls, shaper._timer = {"a->b": tree}, {tree.netns: tree.control}, cast(Timer, Ended())
+    shaper._coming = {"a->b": deque([(1.0, state)])}
+    shaper.detach("a->b")
+    assert sent == [tree.delay(state, dead=True)]
+    assert shaper._controls == {}
+
+
 def test_a_jitter_that_the_kernel_would_cut_is_refused_before_anything_is_changed() -> None:
     shaper, before = NetemShaper(), LinkState(10e6, 0.1)
     tree, longer = tree_of(before), replace(before, jitter_s=MOST_JITTER_S + 0.001)
