@@ -22,7 +22,7 @@ C_FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initiali
 
 
 class CompilerError(RuntimeError):
-    """No compiler is installed, or it failed; the text says what to install."""
+    """No compiler is installed, it failed, or its result cannot be loaded; the text says what to do."""
 
     exit_code = CANNOT
 
@@ -31,7 +31,12 @@ def library(room: str) -> ctypes.CDLL:
     """Return the functions of the C files in a folder of this package, `library("planning")`. Raises CompilerError."""
     folder = PACKAGE / room
     binary = BUILD / f"testbed-{folder.name}.so"
-    return ctypes.CDLL(str(compile_c(sorted(folder.glob("*.[ch]")), [*C_FLAGS, "-fPIC", "-shared"], binary)))
+    compile_c(sorted(folder.glob("*.[ch]")), [*C_FLAGS, "-fPIC", "-shared"], binary)
+    try:
+        return ctypes.CDLL(str(binary))
+    except OSError as error:  # its text names the file
+        remedy = "remove it, to compile it again, or mount its file system without noexec"
+        raise CompilerError(f"a compiled library can't be loaded: {error}; {remedy}") from error
 
 
 def compile_c(sources: Sequence[Path], flags: Sequence[str], binary: Path) -> Path:

@@ -45,3 +45,13 @@ def test_without_a_compiler_the_packages_are_named(tmp_path: Path, monkeypatch: 
 
 def test_what_the_planner_computes_most_with_is_a_library_of_the_package() -> None:
     assert isinstance(library("planning"), ctypes.CDLL)
+
+
+def test_a_library_that_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a crash that cut the file short, or on a file system that is mounted with noexec."""
+    monkeypatch.setattr(compiler, "BUILD", tmp_path)
+    monkeypatch.setattr(compiler, "compile_c", lambda *_: None)
+    (tmp_path / "testbed-planning.so").write_bytes(b"\x7fELF")
+    with pytest.raises(CompilerError) as caught:
+        library("planning")
+    assert str(tmp_path / "testbed-planning.so") in str(caught.value)

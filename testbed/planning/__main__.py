@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 
 from testbed.compiler import CompilerError
+from testbed.errors import ending_of
 from testbed.planning.events import load
 
 if __name__ == "__main__":
     try:
         load()
-    except CompilerError as error:
-        sys.exit(str(error))
+    except (CompilerError, OSError) as error:
+        sys.exit(ending_of(error)[1])

@@ -5,6 +5,7 @@ UserspaceShaper --"17", commands--> [ core/commands.c ] --"17 ok" or "17 error R
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from testbed.compiler import C_FLAGS, CompilerError, compile_c
 from testbed.emulation.process import await_end, how_it_ended
 from testbed.emulation.shaping.base import ShapingError
+from testbed.errors import ending_of
 from testbed.resources import BUILD
 
 SOURCE = Path(__file__).with_name("core")
@@ -36,8 +38,8 @@ def build_core() -> Path:
     """Return the compiled core, built first if its sources or flags have changed. Raises ShapingError."""
     try:
         return compile_c(sorted(SOURCE.glob("*.[ch]")), FLAGS, BINARY)
-    except CompilerError as error:
-        raise ShapingError(str(error)) from None
+    except (CompilerError, OSError) as error:
+        raise ShapingError(ending_of(error)[1]) from None
 
 
 class CoreProcess:
@@ -47,7 +49,7 @@ class CoreProcess:
     """
 
     def __init__(self) -> None:
-        """Start the process. Raises ShapingError if it cannot be built."""
+        """Start the process. Raises ShapingError if it cannot be built or started."""
         core = build_core()
         self._numbers = count(1)
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -56,9 +58,15 @@ class CoreProcess:
                 for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                     end.setsockopt(socket.SOL_SOCKET, option, ANSWER_BYTES)
             # In a session of its own: Ctrl-C in the terminal must not end it before the network is taken down.
-            self._process = subprocess.Popen(
-                [core], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [core], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
+                )
+            except OSError as error:
+                self._channel.close()
+                remedy = f"{core} may not be executed; mount its file system without noexec"
+                why = remedy if error.errno == errno.EACCES else ending_of(error)[1]
+                raise ShapingError(f"the shaping core can't be started: {why}") from error
 
     @property
     def pid(self) -> int:

@@ -103,7 +103,7 @@ class UserspaceShaper(Shaper):
     name = "userspace"
 
     def __init__(self) -> None:
-        """Start the core. Raises ShapingError if it cannot be built."""
+        """Start the core. Raises ShapingError if it cannot be built or started."""
         self._lock = threading.RLock()
         self._free = deque(range(LINKS_AT_MOST))
         self._attached: dict[str, Attached] = {}

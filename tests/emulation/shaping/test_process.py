@@ -48,6 +48,24 @@ def test_without_headers_the_packages_and_the_complaint_are_shown(
         process.build_core()
 
 
+def test_a_folder_that_cannot_be_made_for_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(process, "BINARY", tmp_path / "file" / "testbed-shaper")
+    with pytest.raises(ShapingError) as caught:
+        process.build_core()
+    assert str(tmp_path / "file") in str(caught.value)
+
+
+def test_a_core_that_may_not_be_executed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system that is mounted with noexec."""
+    core = tmp_path / "testbed-shaper"
+    core.touch(0o644)
+    monkeypatch.setattr(process, "build_core", lambda: core)
+    with pytest.raises(ShapingError) as caught:
+        process.CoreProcess()
+    assert str(core) in str(caught.value) and "noexec" in str(caught.value)
+
+
 def test_a_core_that_its_kernel_cannot_serve_names_the_kernel_that_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
