@@ -31,6 +31,7 @@ from testbed.run.run import Execution
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
 from testbed.run.watchdog import EngineWatch, check_machine
+from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 from testbed.spec.units import count
@@ -54,15 +55,23 @@ def standing_experiment(network: str, train: Mapping[str, Any]) -> Experiment:
     `train` has the fields of a ProgramSection.
 
     Raises:
-        SpecError: A field is wrong, or the network's file is gone or wrong by now.
+        SpecError: A field is wrong, or the network's file is gone, wrong, or that of another network by now.
         RequestFailed: The network does not answer.
     """
     status = client(network).status()
     topology = Topology.load(Path(status["file"]))
     sites = {name: host["site"] for name, host in status["hosts"].items() if host["kind"] == "worker"}
-    added = sites.keys() - {worker.name for worker in topology.workers}  # by `testbed worker add`
-    for name in sorted(added):
-        topology = topology.with_worker(sites[name])
+    for name in sorted(sites.keys() - {worker.name for worker in topology.workers}):  # by `testbed worker add`
+        if sites[name] in topology.sites:
+            topology = topology.with_worker(sites[name])
+    for field, known, up in (
+        ("sites", {worker.name for worker in topology.workers}, set(sites)),
+        ("links", set(topology.links), set(status["links"])),
+    ):
+        if unlike := sorted(known ^ up):
+            rule = f"the file has changed since the network {network} came up: only one of the two has {unlike[0]}"
+            remedy = f"the {field} as they were, or `testbed network swap {topology.file} --name {network}` first"
+            raise SpecError(topology.file, [Fault(field, rule, remedy)])
     return Experiment.of_program(topology, {**train, "workers": train.get("workers") or list(sites)}, network)
 
 

@@ -13,6 +13,7 @@ import yaml
 from testbed.api.client import ApiClient
 from testbed.run.errors import RunFailed
 from testbed.run.programs import standing
+from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.spec.files import TOPOLOGY
@@ -54,6 +55,29 @@ def test_only_links_with_a_trace_are_replayed_late() -> None:
 def topology(tmp_path: Path) -> Topology:
     (tmp_path / "three.yaml").write_text(yaml.safe_dump(TOPOLOGY))
     return Topology.load(tmp_path / "three.yaml")
+
+
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [
+        ("sites", {"sites": {**TOPOLOGY["sites"], "tokyo": {"workers": 2}}}),
+        ("sites", {"sites": {"paris": {"workers": 2}, "tokyo": {"workers": 1}}, "links": TOPOLOGY["links"][:1]}),
+        ("links", {"links": [*TOPOLOGY["links"], {"between": ["tokyo", "dallas"], "rate": "9mbit", "delay": "9ms"}]}),
+    ],
+)
+def test_a_file_that_has_changed_since_its_network_came_up_is_refused(
+    field: str, changed: dict[str, Any], topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = {worker.name: {"kind": "worker", "site": worker.site} for worker in topology.with_worker("dallas").workers}
+    status = {"file": str(topology.file), "hosts": hosts, "links": dict.fromkeys(topology.links)}
+    monkeypatch.setattr(standing, "client", lambda name: MagicMock(status=lambda: status))
+    train = {"command": ["python", "train.py"]}
+    experiment = standing.standing_experiment("three", train)
+    assert {worker.name for worker in experiment.topology.workers} == set(hosts), "one was added since"
+    topology.file.write_text(yaml.safe_dump({**TOPOLOGY, **changed}))
+    with pytest.raises(SpecError) as refused:
+        standing.standing_experiment("three", train)
+    assert (refused.value.file, refused.value.fields) == (topology.file, (field,))
 
 
 def test_what_people_do_meanwhile_is_recorded_once_and_what_they_did_before_is_not(
