@@ -36,6 +36,9 @@ from testbed.run.watchdog import EngineWatch, check_machine
 from testbed.spec.experiment import Experiment
 from testbed.spec.units import count
 
+#: The time limit of ending the command and copying its files. A disk that takes 100 MB/s takes 100 GB in 17 minutes.
+END_S = 3600.0
+
 
 class ProgramTraining(MeasuredTraining):
     """The training of a run whose workers execute a command, until it has ended on all of them.
@@ -71,6 +74,7 @@ class ProgramTraining(MeasuredTraining):
         programs = self._programs
         stack.callback(lambda: self._manifest.add(**programs.record, by_hand=self._run_log.by_hand))
         stack.callback(programs.end)
+        stack.callback(guard.allow, END_S, "ending the command and copying its files")
         programs.start()
         programs.wait(partial(self._look, guard))
 
