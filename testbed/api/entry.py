@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +45,8 @@ def write_entry(folder: Path, port: int, token: str) -> Path:
     for name, text in ((TOKEN, token + "\n"), (PAGE, _REDIRECT.format(port=port, token=token))):
         write_text(folder / name, text, mode=0o600)
         if owner := os.environ.get("SUDO_UID"):
-            os.chown(folder / name, int(owner), int(os.environ.get("SUDO_GID", owner)))
+            with suppress(OSError):  # `sudo -u SOMEBODY` sets SUDO_UID too, and only root gives files away
+                os.chown(folder / name, int(owner), int(os.environ.get("SUDO_GID", owner)))
     return folder / PAGE
 
 
@@ -53,7 +55,8 @@ def show_in_browser(page: Path, api_port: ApiPort) -> str:
     opener = shutil.which("xdg-open") if api_port.shown else None
     if opener is None or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return f"  page: {page}; open it in your browser"
-    owner, group = (os.environ.get(name) for name in ("SUDO_UID", "SUDO_GID"))
+    owner = os.environ.get("SUDO_UID") if os.geteuid() == 0 else None  # only root starts programs as another user
+    group = os.environ.get("SUDO_GID")
     as_user = {"user": int(owner), "group": int(group or owner), "extra_groups": []} if owner else {}
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     # Without our label: what carries it ends with its network, and a browser that starts now is the user's.
