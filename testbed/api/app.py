@@ -242,7 +242,7 @@ def _add_request(router: APIRouter, subject: Subject, kind: type[HttpRequest]) -
 
 
 def _add_metrics(app: FastAPI, subject: Subject) -> None:
-    @app.get("/metrics", include_in_schema=False)
+    @app.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)
     async def metrics() -> Response:
         return Response(await asyncio.to_thread(subject.metrics), media_type=PROMETHEUS_TEXT)
 
@@ -280,7 +280,7 @@ def _add_page(app: FastAPI) -> None:
     """Add the page's files. They fetch nothing from other servers, and the policy forbids it."""
     app.mount("/page", PageFiles(directory=PAGE))
 
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(
             PAGE / "index.html", headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}

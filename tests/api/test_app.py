@@ -330,6 +330,16 @@ def test_prometheus_reads_its_links(site: Site, monkeypatch: pytest.MonkeyPatch)
     assert not any(name.startswith("testbed_run") for name, _, _ in found)
 
 
+@pytest.mark.parametrize("path", ["/", "/metrics", "/page/main.js"])
+def test_what_is_not_json_has_headers_for_those_that_ask_for_them_alone(site: Site, path: str) -> None:
+    """As `curl -I` does."""
+    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=PATIENCE_S)
+    connection.request("HEAD", path, headers={"Authorization": f"Bearer {site.server.token}"})
+    reply = connection.getresponse()
+    assert (reply.status, reply.read()) == (200, b"")
+    connection.close()
+
+
 def test_an_error_that_no_route_foresaw_is_answered_in_words(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks() -> None:
         raise ZeroDivisionError("by nobody's fault")
