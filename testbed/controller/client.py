@@ -59,6 +59,10 @@ class ControllerError(RuntimeError):
     """The controller refused a request, or did not answer."""
 
 
+class ControllerSilentError(ControllerError):
+    """The controller did not answer a request."""
+
+
 class ControllerClient:
     """Makes requests to a controller, each over its own connection. Any thread may use it.
 
@@ -114,7 +118,7 @@ class ControllerClient:
         try:
             answer = json.loads(self._exchange(json.dumps(request.to_json()).encode()))
         except (OSError, ValueError) as error:
-            raise ControllerError(f"the controller at {self._path} did not answer: {error}") from error
+            raise ControllerSilentError(f"the controller at {self._path} did not answer: {error}") from error
         if "refused" in answer:
             raise ControllerError(answer["refused"])
         return answer["answer"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controller.client import ControllerClient, ControllerError
+from testbed.controller.client import ControllerClient, ControllerSilentError
 
 pytestmark = pytest.mark.local
 
@@ -25,6 +25,6 @@ def test_a_controller_that_is_killed_as_it_answers_is_one_that_does_not(tmp_path
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(ControllerError, match=r"owner\.sock"):
+        with pytest.raises(ControllerSilentError, match=r"owner\.sock"):
             ControllerClient(tmp_path / "owner.sock").status()
         thread.join()

@@ -14,7 +14,7 @@ import yaml
 
 from testbed.api.requests import WRONG, AddWorker, ApiProblem, ForcePlan, ForcePolicy, RecordLaunch, Request, Stop
 from testbed.cli.tables import print_swap
-from testbed.controller.client import ControllerClient, ControllerError
+from testbed.controller.client import ControllerClient, ControllerError, ControllerSilentError
 from testbed.controller.model.spec import Newcomer
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.swap import NetworkSwap
@@ -324,6 +324,27 @@ def test_a_run_that_takes_nobody_says_what_to_do_instead(
     with pytest.raises(ApiProblem, match=why) as refused:
         run.do(AddWorker(site=site))
     assert refused.value.status == status and growing.told == []
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("error", "status"), [(ControllerError("there is no policy nets"), 422), (ControllerSilentError("timed out"), 500)]
+)
+def test_a_request_is_not_wrong_where_the_controller_does_not_answer(
+    experiment: Experiment, tmp_path: Path, error: ControllerError, status: int
+) -> None:
+    growing = Growing(experiment.topology)
+
+    def fail(_: Request) -> None:
+        raise error
+
+    growing.do = fail  # type: ignore[attr-defined]
+    run_log = cast(RunLog, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))
+    controller, testbed = cast(ControllerClient, growing), cast(Testbed, growing)
+    run = LiveRun(testbed, changes_of(experiment, growing), run_log, LoopExecutor(), controller)
+    with pytest.raises(ApiProblem) as caught:
+        run.do(ForcePolicy(policy="nets"))
+    assert caught.value.status == status and growing.told == []
 
 
 @pytest.mark.pure
