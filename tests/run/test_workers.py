@@ -122,7 +122,6 @@ def test_one_that_dies_at_its_start_is_named_with_its_exit_code_and_its_log(
 ) -> None:
     monkeypatch.setattr(workers, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(workers, "MOST_RESTARTS", 2)
-    monkeypatch.setattr(workers, "MOST_RESTARTS", 2)
     monkeypatch.setattr(workers, "LOOK_S", 0.0)
     topology = write(tmp_path, "pair", {"quito": 1, "lima": 1}, ("quito", "lima", "20mbit", "10ms"))
     directory = RunDirectory("pair", tmp_path / "runs")
