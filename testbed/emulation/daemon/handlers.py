@@ -138,8 +138,9 @@ def as_api_problem() -> Iterator[None]:
     except (SpecError, KeyError) as error:
         raise ApiProblem(WRONG, str(error.args[0])) from error
     except (EmulationError, *engine.ENGINE_ERRORS) as error:
-        log.exception("a request failed")
-        raise ApiProblem(CANNOT, ending_of(error)[1]) from error
+        text = ending_of(error)[1]
+        log.warning("a request failed: %s", text)  # without a traceback, since `testbed run` logs to the terminal
+        raise ApiProblem(CANNOT, text) from error
     except Exception as error:
         log.exception("a request failed")
         text = f"{type(error).__name__}: {error}; the change may be incomplete, see `testbed network list`"

@@ -9,8 +9,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from testbed.api.models import LinkPatch
-from testbed.api.requests import NOT_HERE, ApiProblem
-from testbed.emulation.daemon.handlers import pairs_of, pause_replay
+from testbed.api.requests import CANNOT, FAILED, NOT_HERE, ApiProblem
+from testbed.emulation.daemon.handlers import as_api_problem, pairs_of, pause_replay
+from testbed.emulation.errors import EmulationError
 from testbed.link import LinkState, Opportunities
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Link
@@ -46,3 +47,15 @@ def test_a_pair_is_not_taken_up_and_down_by_one_request() -> None:
 def test_a_pair_of_which_both_links_are_taken_down_goes_down_once() -> None:
     down = LinkPatch(up=False)
     assert pairs_of({"a->b": down, "b->a": down, "b->c": down}) == [("a", "b", False), ("b", "c", False)]
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("error", "status"), [(EmulationError("no room"), CANNOT), (ZeroDivisionError(), FAILED)])
+def test_only_an_unforeseen_error_of_a_request_is_logged_with_its_traceback(
+    error: Exception, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ApiProblem) as caught, as_api_problem():
+        raise error
+    assert caught.value.status == status
+    (record,) = caplog.records
+    assert (record.exc_info is None) == (status == CANNOT)
