@@ -96,6 +96,7 @@ class AllReduceGroup:
         self._progress = RoundProgress()
         self._connections = PeerConnections(settings.streams)
         self._rounds = Rounds(self.plans, self.outbox, headers, after_round or 0, reproducible, self._progress.notify)
+        self._progress.on_failure(self._give_up)
         self.swaps = EarlySwaps(settings, roster, self.plans, self._rounds, self._progress)
         self._receiver = ChunkReceiver(
             headers, self.plans, self._rounds, self._connections, self._progress, self.outbox, on_lost
@@ -297,6 +298,11 @@ class AllReduceGroup:
                     return False
                 self._progress.changed.wait(min(left, max(suspect_at - time.monotonic(), 0)))
         return True
+
+    def _give_up(self, error: SyncError) -> None:
+        """End the wait for the frames of an earlier round: after a failure nothing ensures that they leave."""
+        with self._progress.changed:
+            self._rounds.give_up()
 
     # -- called by the Listener ----------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class Rounds:
         return None if following is None or following.groups or self.current.plan.groups else following
 
     def await_room(self, current: Round, timeout_s: float) -> None:
-        """Wait until the previous round's frames were sent, so that the next round may use its buffer.
+        """Wait until the previous round's frames were sent or given up, so that the next round may use its buffer.
 
         After a round among all, no wait is needed: every member that took part has completed the round before.
 
@@ -152,6 +152,11 @@ class Rounds:
         before = self._rounds.get(current.number - 1)
         if before is not None and not before.outgoing.await_all_sent(timeout_s):
             raise before.error("timed out while its means were sent", "timeout")
+
+    def give_up(self) -> None:
+        """End all waits for queued frames, because the group has failed."""
+        for one in self._rounds.values():
+            one.outgoing.give_up()
 
     def begin(self, epoch: int, values: torch.Tensor) -> Round:
         """Begin the next round at this member, under the plan of `epoch`.

@@ -186,6 +186,7 @@ class OutgoingFrames:
         self._elements = elements
         self._table = epoch if steady else None
         self._queued = 0
+        self._given_up = False
         self._none_queued = threading.Condition()
 
     @property
@@ -194,9 +195,15 @@ class OutgoingFrames:
         return not self._queued
 
     def await_all_sent(self, timeout_s: float) -> bool:
-        """Wait until no frame is queued. Returns False if `timeout_s` have passed before."""
+        """Wait until no frame is queued, or `give_up` is called. Returns False if `timeout_s` have passed before."""
         with self._none_queued:
-            return self._none_queued.wait_for(lambda: not self._queued, max(timeout_s, 0))
+            return self._none_queued.wait_for(lambda: self._given_up or not self._queued, max(timeout_s, 0))
+
+    def give_up(self) -> None:
+        """End the wait for queued frames, now and later, because frames for a lost peer never leave."""
+        with self._none_queued:
+            self._given_up = True
+            self._none_queued.notify_all()
 
     def crowded(self, peer: str) -> bool:
         """Return whether a frame for `peer` would only wait now, here or on the path; see `Outbox.crowded`."""
