@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -19,6 +20,8 @@ from testbed.sync.transport.tcpinfo import TcpInfo
 
 #: Seconds between two readings of TCP's limits. They at most double in a round trip; a reading costs 10 µs.
 LOOK_S = 0.01
+
+log = logging.getLogger(__name__)
 
 
 class _Pace:
@@ -189,6 +192,10 @@ class Sender:
         try:
             self._send_all(connection, answered=DIRECT < hello.channel < FETCH)
         except (OSError, SyncError) as error:
+            self._fail(error, lost=True)
+            return
+        except Exception as error:  # a defect here, which would leave the round to its timeout
+            log.exception("%s: a frame for %s could not be sent", self._settings.member, self.peer)
             self._fail(error, lost=True)
             return
         self._hand_over(connection)

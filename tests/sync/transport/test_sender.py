@@ -285,6 +285,21 @@ def test_a_lost_peer_is_told(listener: socket.socket) -> None:
     sending.abort()
 
 
+def test_a_defect_in_what_follows_a_frame_is_told(listener: socket.socket) -> None:
+    """A partial sum is encoded when the frame before it was sent, for which there may be no memory."""
+    failures: queue.Queue[tuple[str, str]] = queue.Queue()
+    sending = sender(listener, failures)
+
+    def encode() -> None:
+        raise MemoryError
+
+    with accept(listener):
+        sending.queue.put((1,), frame(0, size=4), memoryview(bytearray(4)), encode)
+        peer, reason = failures.get(timeout=PATIENCE_S)
+        assert peer == "b" and "MemoryError" in reason
+        sending.abort()
+
+
 def test_a_frame_that_is_lost_while_another_stream_connects_is_told(listener: socket.socket) -> None:
     failures: queue.Queue[tuple[str, str]] = queue.Queue()
     settings = settings_of("a", PATIENCE_S, streams=2)
