@@ -76,8 +76,8 @@ class GroupRendezvous:
             on_failure: Called, on any thread, with the error that ends all rounds.
 
         Raises:
-            SyncError: A rank or the controller did not come in time, the controller has other members, or the wait was
-                given up.
+            SyncError: A rank or the controller did not come in time, the controller has other members or lets them
+                leave, or the wait was given up.
         """
         try:
             member = self._environment or self._own_environment(timeout_s)
@@ -94,12 +94,22 @@ class GroupRendezvous:
             self._waits_at = None
         job = structs.replace(joined.job, round_timeout_s=timeout_s)
         session = session_of(replace(joined, welcome=structs.replace(joined.welcome, job=job)), on_failure=on_failure)
-        if (count := len(session.members)) != self._size:
-            session.__exit__(SyncError, SyncError("the process group has other ranks"), None)
-            raise SyncError(
+        count = len(session.members)
+        wrong: SyncError | None = None
+        if session.elastic:
+            wrong = SyncError(
+                f"the controller at {member.control} lets members leave, and the sums of a process group need all of "
+                "its ranks; start it without --quorum, or reduce by a session of `testbed.sync.join`",
+                rule="elastic",
+            )
+        elif count != self._size:
+            wrong = SyncError(
                 f"the controller at {member.control} has {count} members, and the process group {self._size} ranks; "
                 "start it with a member for each rank"
             )
+        if wrong is not None:
+            session.__exit__(SyncError, wrong, None)
+            raise wrong
         log.info("wan: %s joined %d ranks at %s", member.name, count, member.control)
         return session
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from testbed import sync, torch_backend
+from testbed.plan import Plan
+from testbed.protocol import Goodbye
 from testbed.sync.c10d import group_rendezvous, make_group
 from testbed.sync.c10d.group_rendezvous import GroupRendezvous, OwnController
 from testbed.sync.errors import SyncError
+from tests.sync.controller import Controller, job
+from tests.sync.plans import names, star
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
@@ -100,6 +105,28 @@ def test_a_wait_for_the_other_ranks_ends_when_it_is_given_up(monkeypatch: pytest
                 with pytest.raises(SyncError) as caught:
                     waiting.result(PATIENCE_S)
     assert caught.value.rule == "aborted"
+
+
+def test_a_controller_whose_members_may_leave_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a loss, a sum would be the mean of the ranks that are left, times the number of all ranks."""
+    members = names(2)
+    monkeypatch.setenv("TESTBED_LISTEN", "127.0.0.1")
+    with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job()) as controller:
+        controller.lease_s = 30.0
+        monkeypatch.setenv("TESTBED_CONTROLLER", controller.address)
+        meetings = []
+        for rank, member in enumerate(members):
+            monkeypatch.setenv("TESTBED_MEMBER", member)
+            meetings.append(GroupRendezvous(dist.HashStore(), rank, size=2, among_all=True, controller=()))
+
+        def join(meeting: GroupRendezvous) -> str | None:
+            with pytest.raises(SyncError) as caught:
+                meeting.join(PATIENCE_S, lambda error: None)
+            return caught.value.rule
+
+        with ThreadPoolExecutor(len(meetings)) as pool:
+            assert list(pool.map(join, meetings)) == ["elastic", "elastic"]
+        controller.await_messages(Goodbye, len(members))
 
 
 def test_an_older_pytorch_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
