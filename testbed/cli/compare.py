@@ -83,7 +83,7 @@ def compare(
         compared = Comparison(planned, made)
         # The results come first: no error of the page may hide them.
         if json_:
-            print(json.dumps({point.labels["policy"]: compared.outcome(point) for point in compared.points}))
+            typer.echo(json.dumps({point.labels["policy"]: compared.outcome(point) for point in compared.points}))
         else:
             print_comparison(compared)
         side_by_side = _side_by_side(compared)
@@ -133,7 +133,7 @@ def sweep(
         )
     if json_:
         points = [{"axes": dict(point.labels), **compared.outcome(point)} for point in compared.points]
-        print(json.dumps({"sweep": loaded.spec.name, "directory": str(folder), "points": points}))
+        typer.echo(json.dumps({"sweep": loaded.spec.name, "directory": str(folder), "points": points}))
     else:
         print_comparison(compared)
         out.print(f"  figures: {folder}/points.csv; of each run: {folder}/runs.csv", markup=False)

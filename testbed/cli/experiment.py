@@ -135,7 +135,7 @@ def simulate(
 def tell(outcome: Executed, as_json: bool) -> None:
     """Print a run's result: the whole summary as JSON, or the verdict with its reasons."""
     if as_json:
-        print(json.dumps({**_summary(outcome), "directory": str(outcome.directory)}))
+        typer.echo(json.dumps({**_summary(outcome), "directory": str(outcome.directory)}))
         return
     tell_reasons(outcome)
     out.print(f"{outcome.verdict}: {outcome.page or outcome.directory}", markup=False)

@@ -66,7 +66,7 @@ def doctor(
     with interruptible_verb("; what was fixed until then stays fixed"):
         findings = fix_all() if fix else examine()
     if json_:
-        print(json.dumps([asdict(finding) | {"ok": finding.ok} for finding in findings], indent=1))
+        typer.echo(json.dumps([asdict(finding) | {"ok": finding.ok} for finding in findings], indent=1))
     else:
         show(findings)
     if any(finding.blocks for finding in findings):
@@ -154,7 +154,7 @@ def cluster_doctor(json_: Json = False) -> None:
     with interruptible_run():
         facts, pairs = examine()
     if json_:
-        print(json.dumps({"hosts": [asdict(each) for each in facts], "pairs": [asdict(each) for each in pairs]}))
+        typer.echo(json.dumps({"hosts": [asdict(each) for each in facts], "pairs": [asdict(each) for each in pairs]}))
         return
     _show_cluster(facts, pairs)
 

@@ -49,7 +49,7 @@ def plan(
 
     made, figures, own = planned(policy, topology, model_bytes, view, last)
     if json_:
-        print(json.dumps({**figures, "plan": made.to_json()}))
+        typer.echo(json.dumps({**figures, "plan": made.to_json()}))
     else:
         print_plan(made, figures, own)
 

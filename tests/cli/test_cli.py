@@ -21,7 +21,7 @@ from testbed.cli import BAD_INPUT, CANNOT, app
 from testbed.cli.console import INTERRUPTED
 from testbed.emulation import label
 from testbed.emulation.interrupt import Interrupted
-from testbed.errors import NOT_HERE
+from testbed.errors import FAILED, NOT_HERE
 from testbed.planning import make_policy
 from tests.planning.networks import sites, view_of
 from tests.report.runs import build_run
@@ -457,6 +457,18 @@ def test_an_interrupted_simulation_takes_no_network_down(folder: Path, monkeypat
     result = CliRunner().invoke(app, ["simulate", str(write(folder))])
     assert result.exit_code == INTERRUPTED
     assert "runs/one" in result.stderr and "network" not in result.stderr
+
+
+@pytest.mark.local
+def test_json_that_nobody_reads_any_longer_ends_the_program_quietly() -> None:
+    """As of `testbed plan … --json | true`: the interpreter flushed the rest at its exit, and failed with 120."""
+    words = ["plan", "topologies/smoke.yaml", "--policy", "mst", "--model-bytes", "100000", "--json"]
+    command = [sys.executable, "-m", "testbed", *words]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (FAILED, "")
 
 
 @pytest.mark.local
