@@ -147,9 +147,8 @@ def _check_page(on: On, open_: bool, port: int | None) -> None:
 
 
 def _interruptible(on: On) -> AbstractContextManager[None]:
-    if on is None:
-        return interruptible_run()
-    return interruptible_run(without_records="the runs on the hosts were cancelled; those that had ended are in runs/")
+    stopped = "no run was under way" if on is None else "the runs on the hosts were cancelled"
+    return interruptible_run(without_records=f"{stopped}; those that had ended are in runs/")
 
 
 def _make(on: On, strict: bool, display: Display, renew: bool = False) -> Make:

@@ -108,7 +108,9 @@ def test_a_page_that_cannot_be_written_hides_no_result(
 
 
 @pytest.mark.usefixtures("signal_handlers")
-@pytest.mark.parametrize(("on", "said"), [(None, "no records"), ("ray", "the runs on the hosts were cancelled")])
+@pytest.mark.parametrize(
+    ("on", "said"), [(None, "no run was under way"), ("ray", "the runs on the hosts were cancelled")]
+)
 def test_an_interrupt_says_what_was_ended(
     on: Literal["ray"] | None, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
