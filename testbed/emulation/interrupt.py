@@ -69,7 +69,7 @@ class _Interrupt:
         if self._raised is not None and self._raised() is not None:
             with suppress(OSError):  # the terminal may have gone
                 # Not with `print`: a signal may arrive while `print` writes, and `print` is not reentrant.
-                os.write(2, b"removing the network, please wait\n")
+                os.write(2, b"cleaning up, please wait\n")
             return
         raise self._made(number)
 

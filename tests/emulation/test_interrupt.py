@@ -43,7 +43,7 @@ def test_later_signals_wait_for_the_clean_up(capfd: pytest.CaptureFixture[str]) 
                 signal.raise_signal(number)
             cleaned = True
     assert cleaned
-    assert capfd.readouterr().err == "removing the network, please wait\n" * len(NUMBERS)
+    assert capfd.readouterr().err == "cleaning up, please wait\n" * len(NUMBERS)
     signal.raise_signal(signal.SIGINT)  # deaf until the end
 
 
