@@ -149,7 +149,7 @@ def launch(
         tell(outcome, as_json=True)
     elif quiet:
         tell_reasons(outcome)
-    if not outcome.finished or (strict and outcome.verdict != "trusted"):
+    if not outcome.finished or outcome.page is None or (strict and outcome.verdict != "trusted"):
         raise typer.Exit(FAILED)
 
 

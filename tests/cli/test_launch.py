@@ -25,8 +25,10 @@ from testbed.cli import app
 from testbed.emulation import label
 from testbed.emulation.containers.image import hash_of
 from testbed.emulation.daemon import client
+from testbed.errors import FAILED
 from testbed.report.record import RunRecord
 from testbed.run.directory import past_runs
+from testbed.run.execute import Executed
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, up, write
 from tests.waiting import until
 
@@ -720,6 +722,19 @@ def test_a_line_that_cannot_be_is_refused(words: list[str], remedy: str) -> None
     done = CliRunner().invoke(app, ["launch", *words])
     assert done.exit_code == 2
     assert remedy in done.output
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("line", "executes"), [("run smoke", "execute"), ("launch smoke -- true", "execute_experiment")]
+)
+@pytest.mark.parametrize(("page", "code"), [(Path("report.html"), 0), (None, FAILED)])
+def test_a_run_or_launch_without_its_report_has_failed(
+    line: str, executes: str, page: Path | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(f"testbed.run.execute.{executes}", lambda *_: Executed(True, "trusted", tmp_path, page))
+    assert CliRunner().invoke(app, line.split()).exit_code == code
 
 
 @pytest.mark.system
