@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,12 +46,27 @@ Strict = Annotated[
 ]
 
 
-def overrides(pairs: list[str]) -> dict[str, str]:
-    """Return the `key=value` texts of --set as a mapping. Exit with bad input for a text without `=`."""
+def overrides(pairs: list[str], own: Mapping[str, str | int | None] | None = None) -> dict[str, str]:
+    """Return the `key=value` texts of --set as a mapping, with the values of the command's own options.
+
+    Exit with bad input for a text without `=`, and for a field that both --set and an option give.
+
+    Args:
+        pairs: The texts of --set.
+        own: Field → the value of its option, or None without one. The option's name is the last part of the field's.
+    """
+    from testbed.spec.load import is_part
+
     for pair in pairs:
         if "=" not in pair or pair.startswith("="):
             raise bad_input(f"--set {pair}: is not KEY=VALUE", "--set train.rounds=20")
-    return dict(pair.split("=", 1) for pair in pairs)
+    changes = dict(pair.split("=", 1) for pair in pairs)
+    given = {field: str(value) for field, value in (own or {}).items() if value is not None}
+    for field in given:
+        if twice := next((key for key in changes if is_part(key, field)), None):
+            option = field.rpartition(".")[2]
+            raise bad_input(f"--set {twice} and --{option}: can't be given together", "one of them")
+    return changes | given
 
 
 def need_root_for(experiment: Path, changes: dict[str, str]) -> None:
@@ -94,9 +109,7 @@ def run(
     from testbed.scaleout.split.run import run_on
     from testbed.spec.experiment import Experiment
 
-    changes = overrides(set_)
-    if hosts is not None:
-        changes["hosts"] = hosts if hosts == "all" else f"[{hosts}]"
+    changes = overrides(set_, {"hosts": hosts if hosts in (None, "all") else f"[{hosts}]"})
     with interruptible_run():
         need_root_for(experiment, changes)
         display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
@@ -123,9 +136,7 @@ def simulate(
     from testbed.run.terminal.display import Display
     from testbed.simulation.simulate import simulate as simulated
 
-    changes = overrides(set_)
-    changes |= {"seed": str(seed)} if seed is not None else {}
-    changes |= {"train.rounds": str(rounds)} if rounds is not None else {}
+    changes = overrides(set_, {"seed": seed, "train.rounds": rounds})
     with interruptible_run("the simulation was ended"):
         outcome = simulated(experiment, changes, gradients, page, Display())
     if not outcome.finished:

@@ -374,6 +374,24 @@ def test_a_bad_override(pair: str, said: str, folder: Path) -> None:
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run --hosts all --set hosts=[a,b]",
+        "run --hosts a,b --set hosts.paris=a",
+        "simulate --seed 2 --set seed=2",
+        "simulate --rounds 2 --set train.rounds=1",
+    ],
+)
+def test_a_field_is_not_set_twice(line: str, folder: Path) -> None:
+    option = line.split()[1]
+    result = CliRunner().invoke(app, [*line.split(), str(write(folder))])
+    assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+    assert option in result.stderr and "write instead: " in result.stderr
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.pure
 def test_a_run_needs_an_experiment(folder: Path) -> None:
     assert run().exit_code == BAD_INPUT
 
