@@ -25,6 +25,7 @@ from testbed.emulation.containers import documentation
 from testbed.emulation.containers.image import digits_folder
 from testbed.plan import Plan
 from testbed.protocol import FragmentDrift, Job
+from testbed.run.errors import CannotRun
 from testbed.simulation import means
 from testbed.simulation.means import RoundInput
 from testbed.simulation.members import Activity, AwaitRound, CompletedRound, ComputeStep, EndStep, Learning, Operation
@@ -49,14 +50,23 @@ def real_learners() -> Iterator[MakeLearner]:
     """Provide a function that makes real models with their data.
 
     Raises:
-        ValueError: a data set is missing; raised by the function.
         EmulationError: the digits cannot be made.
+        CannotRun: there is no GPU, or no data set with a sample for each member; raised by the function.
     """
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
         (Path(folder) / "digits").symlink_to(digits_folder())
         documentation.link_into(Path(folder))
-        yield lambda work: learner.make(work, Path(folder), chosen_device(work.device))
+
+        def make(work: Workload) -> Learner:
+            if work.device == "cuda" and not torch.cuda.is_available():
+                raise CannotRun("PyTorch finds no GPU for `device: cuda`; write `auto` or `cpu` for it under `train`")
+            try:
+                return learner.make(work, Path(folder), chosen_device(work.device))
+            except ValueError as error:
+                raise CannotRun(str(error)) from error
+
+        yield make
 
 
 def small_learner(work: Workload, elements: int) -> Learner:

@@ -238,8 +238,7 @@ def learning_of(
         plan: Returns the plan of the next round.
 
     Raises:
-        ValueError: a data set is missing.
-        EmulationError: the digits cannot be made.
+        EmulationError: data is missing or cannot be made, or there is no GPU.
     """
     each_step = all(job.scheme == "gradients" and job.options.get("powersgd_rank") is None for job in jobs.values())
     if each_step and not gradients:

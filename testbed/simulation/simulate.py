@@ -40,7 +40,7 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
 
     Raises:
         SpecError: the file is not valid, or has something that is not simulated.
-        CannotRun: data is missing, or no directory can be made.
+        CannotRun: data or a GPU is missing, or no directory can be made.
     """
     experiment = Experiment.load(file, overrides)
     check_supported(experiment, gradients)
@@ -57,7 +57,7 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
         failed(directory, str(error))
         display.say(f"[red]failed:[/] {escape(str(error))}")
         return Executed(finished=False, verdict="suspect", directory=directory.path)
-    except EmulationError as error:  # data that was not prepared
+    except EmulationError as error:  # data that was not prepared, or no GPU
         failed(directory, str(error))
         raise CannotRun(str(error)) from error
     except INTERRUPTS as interrupt:

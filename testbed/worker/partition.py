@@ -36,7 +36,8 @@ def partition(
         ValueError: Another kind, fewer samples than shards, or not one site for each shard.
     """
     if not 0 < shards <= len(labels):
-        raise ValueError(f"{len(labels)} samples can't be shared out among {shards} workers")
+        rule = f"{len(labels)} samples can't be shared out among {shards} workers"
+        raise ValueError(f"{rule}; take fewer workers, or a larger data set")
     draw = random.Random(seed)
     order = draw.sample(range(len(labels)), len(labels))
     if kind == "iid":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from rich.console import Console
 
@@ -310,6 +311,18 @@ def test_documentation_that_was_learned_from_is_named_and_what_is_missing_is_ref
     (tmp_path / "documentation" / "documentation.json").write_text(json.dumps(said))
     record = simulated(file, gradients=True)
     assert record.finished and record.manifest["data"] == said
+    (tmp_path / "documentation" / "text.txt").write_bytes(text[1:])
+    with pytest.raises(CannotRun, match="`make documentation`"):
+        simulated(file, gradients=True)
+
+
+def test_a_gpu_that_is_missing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    file = write(tmp_path, train={"model": "svm", "rounds": 1, "device": "cuda"})
+    assert simulated(file).finished, "members that do not learn need none"
+    with pytest.raises(CannotRun, match="`device: cuda`"):
+        simulated(file, gradients=True)
 
 
 def test_a_simulation_whose_output_nobody_reads_any_longer_says_so(
