@@ -175,7 +175,7 @@ class GossipSimulation:
         ended_s = until_s if cut_off else queue.clocks.now_s
         queue.run_until(ended_s)
         self._recorder.update(self._lowest, ended_s)
-        self._recorder.traffic.sample(until_s)
+        self._recorder.traffic.sample(until_s if cut_off else inf)
         if not cut_off:
             controller.finish()
         return ended_s

@@ -79,6 +79,19 @@ def test_a_training_that_is_cut_off_has_nothing_later(
     assert not (directory.path / "final.json").exists(), "members have not said goodbye"
 
 
+@pytest.mark.parametrize("strategy", ["gradients", "dpsgd"])
+def test_a_training_that_ends_before_it_would_be_cut_off_has_no_samples_after_its_end(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment = load(tmp_path, sync={"strategy": strategy, **({"policy": "ring"} if strategy == "gradients" else {})})
+    with closing(RunDirectory("ended")) as directory:
+        train(experiment, directory, Display(Console(quiet=True)), gradients=False, until_s=500.0)
+    record = RunRecord.read(directory.path)
+    assert record.end_s < 100
+    assert record.samples[-1].at_s <= record.end_s + 1
+
+
 def test_a_plan_takes_force_between_rounds_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sync = {"strategy": "hierarchical", "every": 1, "period": 8, "policy": "mst"}
