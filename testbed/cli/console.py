@@ -102,12 +102,17 @@ def progress_display(quiet: bool, beside_output: bool = False, port: ApiPort | N
 
 
 def plain_table(*words: str, numbers: Iterable[str] = (), then: Iterable[str] = ()) -> Table:
-    """Return a table without lines: columns of words, columns of numbers, and `then` columns of words again."""
-    table = Table(*words, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    """Return a table without lines: columns of words, columns of numbers, and `then` columns of words again.
+
+    The titles hold no markup: a sweep's file may name an axis `delay [ms]`.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in words:
+        table.add_column(Text(column))
     for column in numbers:
-        table.add_column(column, justify="right")
+        table.add_column(Text(column), justify="right")
     for column in then:
-        table.add_column(column)
+        table.add_column(Text(column))
     return table
 
 

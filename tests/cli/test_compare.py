@@ -66,6 +66,15 @@ def test_headings_name_units_and_a_pipe_folds_nothing(compared: Comparison, monk
     assert all(slow > fast for slow, fast in zip(*cells, strict=True)), "rounds, the whole, and to the loss"
 
 
+def test_the_name_of_an_axis_and_its_labels_are_printed_as_they_are(
+    compared: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = PlannedRun(Point({"delay [ms]": "[/]"}, {}, "one"), 1)
+    only = Comparison([run], {run.key: next(iter(compared.made.values()))})
+    heading, row, _ = printed(only, monkeypatch, width=40)
+    assert heading.startswith("delay [ms] ") and row.startswith("[/] ")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
