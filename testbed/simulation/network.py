@@ -33,9 +33,6 @@ Ints = NDArray[np.int64]
 #: Rows nearer than this to each other are one moment's: sums of durations are off by less.
 SAME_S = 1e-9
 
-#: States kept before the requested one. Callers look back by a round at most.
-KEPT = 2048
-
 #: The name of the capacity that paths without a route draw on. It carries nothing.
 NOWHERE = "nowhere"
 
@@ -251,10 +248,7 @@ class SimulatedNetwork:
 
     def since(self, from_s: float) -> Iterator[NetworkState]:
         """Yield the state in force at a moment and all that follow it, without end if a trace loops."""
-        index = max(bisect_right(self._states, from_s, key=lambda state: state.at_s) - 1, 0)
-        if index > KEPT:
-            del self._states[: index - KEPT // 2]
-            index = KEPT // 2
+        index = self._index_at(from_s)
         while True:
             while index + 1 >= len(self._states):
                 if not self._compute_next():
@@ -263,6 +257,14 @@ class SimulatedNetwork:
             if self._states[index + 1].at_s > from_s:
                 yield self._states[index]
             index += 1
+
+    def forget(self, until_s: float) -> None:
+        """Drop the states before the one in force at `until_s`: no caller may ask for an earlier moment from now on."""
+        del self._states[: self._index_at(until_s)]
+
+    def _index_at(self, at_s: float) -> int:
+        """Return the position of the state in force at a moment, among those that are computed."""
+        return max(bisect_right(self._states, at_s, key=lambda state: state.at_s) - 1, 0)
 
     def _compute_next(self) -> bool:
         """Append the state after the last one. Returns whether there is one."""

@@ -118,6 +118,7 @@ class RunRecorder:
     def update(self, number: int, until_s: float) -> None:
         """Record the links' states until `until_s`, and show that round `number` is over."""
         self._record_links(until_s)
+        self._environment.network.forget(self._environment.queue.clocks.now_s)
         if time.monotonic() - self._shown_s < SHOW_S:
             return
         self._shown_s = time.monotonic()

@@ -97,3 +97,15 @@ def test_an_event_that_is_scheduled_late_replaces_the_states_computed_before(tmp
     network.schedule(4.0, Event(round=1, change=LinkChange.model_validate({"link": "b->c", "rate": "1mbit"})))
     assert [state.states["b->c"].rate_bps for state in network.between(0.0, 9.0)] == [12e6, 1e6]
     assert network.next_change_s(network.at(0.0)) == 4.0 and network.next_change_s(network.at(5.0)) == inf
+
+
+def test_states_are_there_until_they_are_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time_s,rate_mbps\n0,10\n0.001,20\n")
+    links = [{**LINKS[0], "forward": {"trace": {"file": "t.csv"}}}, *LINKS[1:]]
+    experiment = load(tmp_path, links)
+    network = SimulatedNetwork(experiment, Routes.over(experiment.topology))
+    for at_s in (2.2005, 2.3005, 1.0005):
+        assert network.at(at_s).at_s == pytest.approx(at_s - 0.0005)
+    network.forget(2.2005)
+    assert next(network.since(0.0)).at_s == pytest.approx(2.2)
+    assert network.at(2.2005).at_s == pytest.approx(2.2) and network.at(2.3005).at_s == pytest.approx(2.3)
