@@ -21,6 +21,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -296,6 +297,7 @@ def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: S
             [str(CONTAINERS / "base.sh"), str(archive), *packages],
             "The base is built from Debian packages: check that this machine reaches a Debian mirror, or set "
             "BASE_IMAGE to an image with Python that the Docker engine has or can pull.",
+            _apt_proxies(),
         )
         held = " ".join(sorted(archive.with_suffix(".packages").read_text().split()))
         repository, version = f"testbed-{kind}", hash_of([recipe, held])
@@ -305,6 +307,21 @@ def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: S
             changes = ["LABEL " + " ".join(f'{label}="{value}"' for label, value in labels.items())]
             client.api.import_image_from_file(str(archive), repository=repository, tag=version, changes=changes)
     return tag
+
+
+def _apt_proxies() -> dict[str, str]:
+    """Return the proxies in apt's settings as variables, since mmdebstrap's apt reads none of this machine's settings.
+
+    apt itself uses the proxy for http where there is none for https.
+    """
+    http, https = "Acquire::http::Proxy", "Acquire::https::Proxy"
+    words = ("apt-config", "shell", "http_proxy", http, "https_proxy", http, "https_proxy", https)
+    try:
+        told = subprocess.run(words, capture_output=True, text=True).stdout
+    except OSError:  # without apt there is no mmdebstrap: base.sh says so
+        return {}
+    proxies = (line.partition("=") for line in shlex.split(told))
+    return {name: value for name, _, value in proxies if "://" in value}
 
 
 def _make_base(client: docker.DockerClient, recipes: Recipes, progress: Progress) -> str:
@@ -586,9 +603,14 @@ def hash_of(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def command(arguments: list[str], remedy: str) -> None:
-    """Run a command. Raises ImageError with the end of its output and the remedy if it fails."""
-    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def command(arguments: list[str], remedy: str, variables: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Run a command with these variables added to the environment.
+
+    Raises:
+        ImageError: It failed. The text has the end of its output, and the remedy.
+    """
+    environment = {**os.environ, **variables}
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     if done.returncode != 0:
         raise ImageError(f"{arguments[0]} {how_it_ended(done.returncode)}:\n{tail(done.stdout)}\n{remedy}")
 

@@ -98,6 +98,26 @@ def test_wheels_are_downloaded_by_one_process_at_a_time(tmp_path: Path, monkeypa
     assert [*image.wheelhouse("3.11", wanted)] == ["wheelhouse", "wheelhouse/msgspec-1-py3-none-any.whl"]
 
 
+def test_a_base_is_made_by_the_proxies_of_apt_s_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environments: list[dict[str, str]] = []
+
+    def run(words: list[str], env: dict[str, str] | None = None, **_: Any) -> SimpleNamespace:
+        if words[0] == "apt-config":
+            return SimpleNamespace(stdout="http_proxy='http://proxy.example:3128/'\nhttps_proxy='DIRECT'\n")
+        environments.append(env or {})
+        Path(words[1]).with_suffix(".packages").write_text("python3=3.11\n")
+        return SimpleNamespace(returncode=0, stdout="")
+
+    monkeypatch.setattr(image, "BUILD", tmp_path)
+    monkeypatch.setattr(image.subprocess, "run", run)
+    monkeypatch.setenv("https_proxy", "http://other.example:3128/")
+    client: Any = SimpleNamespace(images=SimpleNamespace(get=lambda tag: tag))
+    image.import_base(client, "base", "recipe")
+    (environment,) = environments
+    assert environment["http_proxy"] == "http://proxy.example:3128/"
+    assert environment["https_proxy"] == "http://other.example:3128/"
+
+
 def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failures: list[str]) -> int:
     """Build an image on an engine that fails with these texts first. Returns how often the build was asked for."""
     contexts: list[bytes] = []
