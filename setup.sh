@@ -92,11 +92,24 @@ missing_packages() {
         awk '$2 == "installed" {print $1}' | sort -u | comm -13 - <(printf '%s\n' "${wanted[@]}" | sort -u)
 }
 
+# A machine that has just booted may be upgrading itself. apt-get can wait for dpkg's lock, but not for that of its lists.
+LOCK_S=300
+
+update_lists() {
+    local said deadline=$((SECONDS + LOCK_S))
+    while ! said=$(LC_ALL=C apt-get update 2>&1); do
+        if [[ $said != *"Could not get lock"* ]] || ((SECONDS > deadline)); then
+            printf '%s\n' "$said"
+            return 1
+        fi
+        sleep 3
+    done
+    printf '%s\n' "$said"
+}
+
 install_packages() {
     export DEBIAN_FRONTEND=noninteractive
-    # A machine that has just booted may be upgrading itself.
-    local wait=(-o DPkg::Lock::Timeout=300)
-    apt-get "${wait[@]}" update && apt-get "${wait[@]}" install --yes --no-install-recommends "$@"
+    update_lists && apt-get -o "DPkg::Lock::Timeout=$LOCK_S" install --yes --no-install-recommends "$@"
 }
 
 # --- Python environment
@@ -159,7 +172,7 @@ make_environment() { # make_environment PYTHON
 
 # Debian's package, unpacked: installed, it would start a service.
 unpack_sshd() {
-    rm -rf build/sshd && mkdir -p build/sshd && apt-get update &&
+    rm -rf build/sshd && mkdir -p build/sshd && update_lists &&
         (cd build/sshd && apt-get download openssh-server && dpkg -x openssh-server_*.deb .)
 }
 

@@ -75,6 +75,40 @@ def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(checkout_with
     assert not (checkout_with_lock / ".venv" / "inputs").exists()
 
 
+def call(checkout: Path, words: str, **programs: str) -> subprocess.CompletedProcess[str]:
+    """Run a function of setup.sh, with these scripts in place of programs."""
+    folder = checkout / "programs"
+    folder.mkdir(exist_ok=True)
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    functions = (ROOT / "setup.sh").read_text().partition("# --- the steps")[0]
+    path = f"{folder}:{os.environ['PATH']}"
+    return run(["bash", "-c", f"{functions}\n{words}", str(checkout / "setup.sh")], checkout, PATH=path)
+
+
+LISTS_ARE_LOCKED = """\
+echo "$*" >>called
+[ "$(wc -l <called)" -gt 2 ] || { echo 'E: Could not get lock /var/lib/apt/lists/lock.' >&2; exit 100; }"""
+
+
+@pytest.mark.local
+def test_packages_are_installed_once_another_process_has_updated_apt_s_lists(checkout: Path) -> None:
+    programs = {"apt-get": LISTS_ARE_LOCKED, "sleep": "echo slept >>called.sleep"}
+    assert call(checkout, "install_packages some", **programs).returncode == 0
+    *updates, install = (checkout / "called").read_text().splitlines()
+    assert updates == ["update"] * 3
+    assert "install" in install.split() and install.endswith(" some")
+    assert (checkout / "called.sleep").read_text().split() == ["slept"] * 2
+
+
+@pytest.mark.local
+def test_another_failure_of_apt_is_not_waited_for(checkout: Path) -> None:
+    done = call(checkout, "install_packages some", **{"apt-get": "echo 'E: no such source' >&2; exit 100", "sleep": ""})
+    assert done.returncode != 0
+    assert "no such source" in done.stdout
+
+
 @pytest.mark.system
 def test_files_go_back_to_the_user_behind_sudo(checkout: Path) -> None:
     (checkout / "build").mkdir()
