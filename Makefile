@@ -33,13 +33,9 @@ mutants: setup ## small changes of the source, drawn by a seed: what part of the
 
 stress: chaos fuzz soak ## what tries to break it for hours: faults by a seed, inputs by coverage, churn
 
-# Debian's package, unpacked: installed, it would start a service. It is 110 MB.
 test-dashboard: setup ## each query of examples/grafana-dashboard.json, asked of a real Prometheus
-	@$(GIVE_BACK); set -e; export PATH="$$PWD/build/prometheus/usr/bin:$$PATH"; \
-	if ! command -v prometheus >/dev/null; then \
-	    mkdir -p build/prometheus; (cd build/prometheus; apt-get download prometheus; dpkg -x prometheus_*.deb .); \
-	fi; \
-	.venv/bin/python -m pytest tests/telemetry/test_dashboard.py
+	@$(GIVE_BACK); ./setup.sh dashboard && \
+	PATH="$$PWD/build/prometheus/usr/bin:$$PATH" .venv/bin/python -m pytest tests/telemetry/test_dashboard.py
 
 # From Debian 12's packages, unpacked: 15 MB, and 14 million characters of them.
 documentation: setup ## the text that `dataset: documentation` learns from

@@ -5,6 +5,7 @@
 #   ./setup.sh fuzz        what `make fuzz` needs beside it: clang, and the fuzzer for Python
 #   ./setup.sh scaleout    what `testbed cluster` and `--on ray` need beside it: Ray
 #   ./setup.sh cluster     what `make cluster-test` needs beside that: an SSH server, unpacked in build/
+#   ./setup.sh dashboard   what `make test-dashboard` needs beside it: Prometheus (110 MB), unpacked in build/
 #   ./setup.sh docs        what `make docs` needs beside it: Zensical
 #   ./setup.sh api         what `make test-api` needs beside it: Schemathesis, in build/, since it has pins of its own
 #   ./setup.sh browser     what `make test-page` needs beside it: chromium
@@ -16,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 case ${1:-} in
-'' | fuzz | scaleout | cluster | docs | api | browser | lock | installed | give-back) ;;
+'' | fuzz | scaleout | cluster | dashboard | docs | api | browser | lock | installed | give-back) ;;
 *)
     sed -n '3,/^#$/{/^#   /s/^#   //p}' "${BASH_SOURCE[0]}" >&2
     exit 2
@@ -170,10 +171,10 @@ make_environment() { # make_environment PYTHON
         environment_inputs "$1" >.venv/inputs
 }
 
-# Debian's package, unpacked: installed, it would start a service.
-unpack_sshd() {
-    rm -rf build/sshd && mkdir -p build/sshd && update_lists &&
-        (cd build/sshd && apt-get download openssh-server && dpkg -x openssh-server_*.deb .)
+# A package of Debian's, unpacked: installed, it would start a service. The next run takes the folder for whole.
+unpack() { # unpack PACKAGE FOLDER
+    rm -rf "$2" "$2.part" && mkdir -p "$2.part" && update_lists &&
+        (cd "$2.part" && apt-get download "$1" && dpkg -x "$1"_*.deb .) && mv "$2.part" "$2"
 }
 
 install_schemathesis() {
@@ -255,7 +256,14 @@ fi
 if [ "${1:-}" = cluster ]; then
     [ -x build/sshd/usr/sbin/sshd ] || step "SSH server for pretended hosts, unpacked" \
         "Check that apt-get works here (its sources, the network)." \
-        unpack_sshd
+        unpack openssh-server build/sshd
+    exit
+fi
+
+if [ "${1:-}" = dashboard ]; then
+    command -v prometheus >/dev/null || [ -x build/prometheus/usr/bin/prometheus ] || step "Prometheus, unpacked" \
+        "Check that apt-get works here (its sources, the network)." \
+        unpack prometheus build/prometheus
     exit
 fi
 

@@ -109,6 +109,17 @@ def test_another_failure_of_apt_is_not_waited_for(checkout: Path) -> None:
     assert "no such source" in done.stdout
 
 
+@pytest.mark.local
+def test_a_package_that_is_not_unpacked_to_its_end_is_not_taken_for_whole(checkout: Path) -> None:
+    unpack = "mkdir -p usr && touch usr/program"
+    programs = {"apt-get": '[ "$1" = update ] || touch "$2_1.deb"', "dpkg": f"{unpack}; exit 2"}
+    folder = checkout / "build" / "some"
+    assert call(checkout, "unpack some build/some", **programs).returncode != 0
+    assert not folder.exists()
+    assert call(checkout, "unpack some build/some", **{**programs, "dpkg": f"[ $# = 3 ] && {unpack}"}).returncode == 0
+    assert (folder / "usr" / "program").exists()
+
+
 @pytest.mark.system
 def test_files_go_back_to_the_user_behind_sudo(checkout: Path) -> None:
     (checkout / "build").mkdir()
