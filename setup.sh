@@ -64,7 +64,7 @@ step() { # step TITLE REMEDY COMMAND...
     printf '%-58s' "  $title"
     [ -z "$CLEAR" ] || ((left == 0)) || printf 'about %d s left\r%-58s' "$left" "  $title"
     ((left -= left ? ${USUAL[${title%%[ :]*}]:-0} : 0)) || true
-    if ! "$@" >"$LOG" 2>&1 </dev/null; then
+    if ! "$@" >"$LOG" 2>&1 </dev/null 9>&-; then
         printf '%sfailed after %s\n\n' "$CLEAR" "$(seconds_since "$started")"
         tail -n 20 "$LOG" | sed 's/^/    /'
         printf '\n%s\n(The whole output is in %s.)\n' "$remedy" "$(realpath "$LOG")" >&2
@@ -218,6 +218,12 @@ command -v apt-get dpkg-query >/dev/null ||
     cannot "There is no apt-get here. Use Debian 12 or later, or Ubuntu 24.04 or later: in a virtual machine, say."
 [ "${1:-}" = installed ] || trap give_back EXIT
 mkdir -p "$BUILD"
+# Two at a time would remove each other's environment. A step is not to hand the lock to a service that it starts.
+exec 9>"$BUILD/setup.lock"
+if ! flock --nonblock 9; then
+    echo "Another set-up is under way in $BUILD: waiting for its end"
+    flock 9
+fi
 begun=$EPOCHREALTIME
 [ "${1:-}" = installed ] && echo "Setting up; what is built goes to $BUILD" || echo "Setting up in $PWD"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -75,16 +76,21 @@ def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(checkout_with
     assert not (checkout_with_lock / ".venv" / "inputs").exists()
 
 
-def call(checkout: Path, words: str, **programs: str) -> subprocess.CompletedProcess[str]:
-    """Run a function of setup.sh, with these scripts in place of programs."""
+def path_with(checkout: Path, **programs: str) -> str:
+    """Return a PATH on which these scripts are in place of programs."""
     folder = checkout / "programs"
     folder.mkdir(exist_ok=True)
     for name, script in programs.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def call(checkout: Path, words: str, **programs: str) -> subprocess.CompletedProcess[str]:
+    """Run a function of setup.sh, with these scripts in place of programs."""
     functions = (ROOT / "setup.sh").read_text().partition("# --- the steps")[0]
-    path = f"{folder}:{os.environ['PATH']}"
-    return run(["bash", "-c", f"{functions}\n{words}", str(checkout / "setup.sh")], checkout, PATH=path)
+    command = ["bash", "-c", f"{functions}\n{words}", str(checkout / "setup.sh")]
+    return run(command, checkout, PATH=path_with(checkout, **programs))
 
 
 LISTS_ARE_LOCKED = """\
@@ -118,6 +124,22 @@ def test_a_package_that_is_not_unpacked_to_its_end_is_not_taken_for_whole(checko
     assert not folder.exists()
     assert call(checkout, "unpack some build/some", **{**programs, "dpkg": f"[ $# = 3 ] && {unpack}"}).returncode == 0
     assert (folder / "usr" / "program").exists()
+
+
+@pytest.mark.system
+def test_of_two_at_a_time_one_waits_for_the_other(checkout: Path) -> None:
+    path = path_with(checkout, **{"dpkg-query": "touch asked", "apt-get": "exit 100"})
+    (checkout / "build").mkdir()
+    with (checkout / "build" / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        environment = {**os.environ, "PATH": path}
+        made = subprocess.Popen(["./setup.sh"], cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True)
+        first = made.stdout.readline()
+        early = (checkout / "asked").exists()
+    with made:
+        assert made.wait(PATIENCE_S) == 3
+    assert "waiting" in first and not early
+    assert (checkout / "asked").exists()
 
 
 @pytest.mark.system
