@@ -16,10 +16,10 @@
 # Needs root: it installs packages and starts an engine. Ends with 3 and a remedy where this machine can't.
 set -euo pipefail
 cd "$(dirname "$0")"
-case ${1:-} in
+case $* in
 '' | fuzz | scaleout | cluster | dashboard | docs | api | browser | lock | installed | give-back) ;;
 *)
-    sed -n '3,/^#$/{/^#   /s/^#   //p}' "${BASH_SOURCE[0]}" >&2
+    sed -n '3,/^#$/{/^#   /s/^#   //p}' "${0##*/}" >&2
     exit 2
     ;;
 esac

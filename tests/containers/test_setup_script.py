@@ -41,6 +41,14 @@ def test_without_root_it_says_to_use_sudo() -> None:
     assert "sudo" in done.stderr
 
 
+@pytest.mark.local
+@pytest.mark.parametrize("words", [["nothing"], ["docs", "browser"]])
+def test_unknown_words_and_two_at_a_time_are_refused(checkout: Path, words: list[str]) -> None:
+    done = run([f"{checkout.name}/setup.sh", *words], checkout.parent)
+    assert done.returncode == 2
+    assert "./setup.sh docs " in done.stderr
+
+
 @pytest.fixture
 def checkout_with_lock(checkout: Path) -> Path:
     """Return a checkout with the inputs of the Python environment, and no index for pip."""
