@@ -48,9 +48,10 @@ test-action: setup ## the steps of action.yml, run here as a runner would: the s
 SINCE ?= HEAD
 check: setup ## style, types and the tests that mirror what changed, in a minute
 	@$(GIVE_BACK); \
+	tests=$$(.venv/bin/python -m tests.changed $(SINCE)) && \
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && \
 	.venv/bin/python -m pytest -q -m '(pure or local) and not long' --numprocesses=auto --dist=worksteal \
-	    --one-processor-each $$(.venv/bin/python -m tests.changed $(SINCE))
+	    --one-processor-each $$tests
 
 test-page: setup ## the page in a browser: Debian's chromium, which it installs
 	@$(GIVE_BACK); ./setup.sh browser && .venv/bin/python -m pytest tests/page/checks.py

@@ -44,14 +44,22 @@ def _there(path: Path, root: Path) -> Iterator[Path]:
     yield path if (root / path).exists() else next(_there(path.parent, root))
 
 
+def _git(*words: str) -> list[str]:
+    """Return the lines that a command of git prints."""
+    command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def main() -> int:
-    """Print the tests in a line."""
+    """Print the tests in a line. Returns 2 where git cannot tell what has changed."""
     since = sys.argv[1] if len(sys.argv) > 1 else "HEAD"
-    named = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]
-    changed = subprocess.run([*named, "diff", "--name-only", since], capture_output=True, text=True, check=True).stdout
-    new = [*named, "ls-files", "--others", "--exclude-standard"]
-    added = subprocess.run(new, capture_output=True, text=True, check=True).stdout
-    print(*mirrored([*changed.splitlines(), *added.splitlines()]))
+    try:
+        changed = [*_git("diff", "--name-only", since, "--"), *_git("ls-files", "--others", "--exclude-standard")]
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+        print(f"{why}\ngit must know what changed since {since}: name a commit here, SINCE=HEAD", file=sys.stderr)
+        return 2
+    print(*mirrored(changed))
     return 0
 
 

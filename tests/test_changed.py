@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from tests.changed import ALWAYS, mirrored
+from tests.changed import ALWAYS, main, mirrored
 
 pytestmark = pytest.mark.pure
 
@@ -33,3 +36,16 @@ def test_where_a_folder_is_gone_it_is_the_one_above() -> None:
 
 def test_what_is_no_source_asks_for_none() -> None:
     assert mirrored(["README.md", "topologies/quickstart.yaml", "tests/spec/test_gone.py"]) == sorted(ALWAYS)
+
+
+def test_a_commit_that_git_does_not_know_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(command: list[str], **_: object) -> None:
+        raise subprocess.CalledProcessError(128, command, stderr=f"fatal: bad revision '{command[-2]}'\n")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    monkeypatch.setattr(sys, "argv", ["changed", "nowhere"])
+    assert main() == 2
+    told = capsys.readouterr()
+    assert not told.out and "nowhere" in told.err and "SINCE" in told.err

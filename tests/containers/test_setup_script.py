@@ -194,6 +194,24 @@ def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
 
 
 @pytest.mark.local
+@pytest.mark.parametrize("known", [True, False])
+def test_a_check_without_what_changed_runs_no_tests(checkout: Path, known: bool) -> None:
+    """Without names pytest would run all."""
+    shutil.copy(ROOT / "Makefile", checkout)
+    (checkout / "setup.sh").write_text("#!/bin/sh\n")
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    changed = "echo tests/test_some.py" if known else "exit 2"
+    python = f'case "$2" in tests.changed) {changed} ;; *) echo "$@" >tested ;; esac'
+    for name, script in {"ruff": "", "mypy": "", "python": python}.items():
+        (checkout / ".venv" / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (checkout / ".venv" / "bin" / name).chmod(0o755)
+    done = run(["make", "check"], checkout, MAKEFLAGS="")
+    assert (done.returncode == 0) == known
+    assert (checkout / "tested").exists() == known
+    assert not known or (checkout / "tested").read_text().endswith(" tests/test_some.py\n")
+
+
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("recipe", "status", "last_line"),
     [
