@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 from testbed.emulation.errors import EmulationError
-from testbed.resources import BUILD
+from testbed.resources import BUILD, IS_CHECKOUT, SHARE
 
 DOCUMENTATION = BUILD / "documentation"
 INDEX = "documentation.json"
@@ -39,9 +41,16 @@ def described() -> dict[str, Any]:
     except FileNotFoundError:
         raise DocumentationError(
             f"`dataset: documentation` is not in {DOCUMENTATION}: "
-            "run `make documentation`, which prepares it from packages of Debian 12"
+            f"run `{_preparation()}`, which prepares it from packages of Debian 12"
         ) from None
     return found
+
+
+def _preparation() -> str:
+    """Return the command that prepares the data set. A wheel has the program, and no Makefile."""
+    if IS_CHECKOUT:
+        return "make documentation"
+    return shlex.join([sys.executable, str(SHARE / "containers" / "documentation.py"), str(DOCUMENTATION)])
 
 
 def link_into(folder: Path) -> None:

@@ -96,7 +96,7 @@ class EngineGoneError(EngineError):
         self.why = str(error)
         super().__init__(
             f"The Docker engine at {address()} no longer answers ({error}). Check that it runs (`docker info`; "
-            "`make setup` starts one), then try again."
+            f"`{SETUP}` starts one), then try again."
         )
 
 

@@ -44,3 +44,10 @@ def test_a_folder_of_data_sets_has_it_where_it_was_prepared(folder: Path, tmp_pa
     (folder / "documentation.json").write_text("{}")
     documentation.link_into(there)
     assert (there / "documentation" / "documentation.json").read_text() == "{}"
+
+
+def test_an_installed_wheel_names_the_program_that_it_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documentation, "IS_CHECKOUT", False)
+    with pytest.raises(DocumentationError) as refused:
+        documentation.described()
+    assert f"documentation.py {folder}`" in str(refused.value)
