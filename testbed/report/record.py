@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from testbed.protocol import Report
 from testbed.report.run_files import RunFiles, is_of_command
 from testbed.run.conclusion.summary import RoundFigures, fewest, rounds_of
 from testbed.telemetry.rate_steps import RateStep, recorded_steps
+from testbed.telemetry.store import read_json
 
 #: Workers are named after their site: `paris-w0`.
 _WORKER_NAME = re.compile(r"(?P<site>.+)-w\d+")
@@ -92,7 +92,7 @@ class RunRecord(RunFiles):
         """Return the view that a decision names, or None where its file is missing or damaged."""
         if name not in self._views:
             try:
-                self._views[name] = View.from_json(json.loads((self.path / name).read_text(encoding="utf-8")))
+                self._views[name] = View.from_json(read_json(self.path / name))
             except (OSError, ValueError):  # ViewError is a ValueError
                 self._views[name] = None
         return self._views[name]

@@ -5,7 +5,6 @@ Values over time are stored column by column, which takes a fifth of the text th
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from testbed.api.requests import NOT_HERE, ApiProblem, Request
 from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.link import link_ends, link_name
-from testbed.report.link_states import Columns, StateLine, link_columns
+from testbed.report.link_states import Columns, StateLine, decode_lines, link_columns
 from testbed.report.record import site_of
 from testbed.report.run_files import NotARun
 from testbed.spec.errors import SpecError
@@ -36,6 +35,7 @@ from testbed.spec.topology import TopologyFile
 from testbed.telemetry.averages import means_if_all
 from testbed.telemetry.rate_steps import recorded_steps
 from testbed.telemetry.round_span import span_of, time_spent
+from testbed.telemetry.store import read_json, read_lines
 
 #: The seconds between two values of a link or a counter …
 STEP_S = 1.0
@@ -323,16 +323,15 @@ def _thinned(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _since(file: Path, began: float) -> list[dict[str, Any]]:
     """Return a file's records without `estimates`; their `at_s` counts from the begin of training, at least 0."""
     found = []
-    for line in _complete(file).splitlines():
-        record = json.loads(line)
+    for record in filter(None, read_lines(file)):
         record.pop("estimates", None)
         found.append({**record, "at_s": max(record["at_s"] - began, 0.0)})
     return found
 
 
 def _lines(file: Path, kind: type[L]) -> list[L]:
-    """Return the lines of a file, without a last line that was cut short."""
-    return msgspec.json.Decoder(kind).decode_lines(_complete(file))
+    """Return the records of a file, without lines that were cut short or have another form."""
+    return decode_lines(msgspec.json.Decoder(kind), _complete(file))
 
 
 def _complete(file: Path) -> bytes:
@@ -345,7 +344,7 @@ def _complete(file: Path) -> bytes:
 
 def _whole(file: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = read_json(file)
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from testbed.plan import Plan
 from testbed.protocol import Report
 from testbed.report import text
 from testbed.schema import ProtocolError, convert_to
-from testbed.telemetry.store import in_newest_format, read_lines
+from testbed.telemetry.store import in_newest_format, read_json, read_lines
 
 F = TypeVar("F", bound="RunFiles")
 
@@ -130,7 +129,7 @@ class _Reader:
         if not self._path.is_dir():
             raise NotARun(f"{self._path}: no such directory; {remedy}", rule="missing", file=self._path)
         try:
-            manifest = json.loads(file.read_text(encoding="utf-8"))
+            manifest = read_json(file)
         except FileNotFoundError:
             raise NotARun(
                 f"{self._path}: not a run, since it has no manifest.json; {remedy}", rule="no-manifest", file=self._path
@@ -149,7 +148,7 @@ class _Reader:
 
     def _summary(self) -> Mapping[str, Any]:
         try:
-            summary = json.loads((self._path / "summary.json").read_text(encoding="utf-8"))
+            summary = read_json(self._path / "summary.json")
         except (FileNotFoundError, ValueError):
             self._gaps.append("summary.json is missing or cut short")
             return {}
@@ -237,7 +236,7 @@ class _Reader:
         plans = {}
         for file in sorted((self._path / "plans").glob("*.json")):
             try:
-                plan = Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
+                plan = Plan.from_json(read_json(file))
             except (ValueError, AttributeError) as error:  # PlanError is a ValueError
                 self._gaps.append(f"plans/{file.name}: {error}")
                 continue

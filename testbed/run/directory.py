@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import secrets
@@ -20,7 +19,7 @@ from testbed.atomic_file import new_folder, remove_empty
 from testbed.emulation.process import ProcessIdentity
 from testbed.errors import ending_of
 from testbed.run.errors import CannotRun
-from testbed.telemetry.store import FORMAT, Records, read_records, write_json
+from testbed.telemetry.store import FORMAT, Records, read_json, read_records, write_json
 
 RUNS = Path("runs")
 #: The folder of the records of sweeps, beside the runs. A process that writes a record holds a lock on its folder.
@@ -102,7 +101,7 @@ class RunDirectory:
     def read_whole(self, file: str) -> dict[str, Any] | None:
         """Return the value of a JSON file, or None if there is no such file."""
         path = self.path / file
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+        return dict(read_json(path)) if path.exists() else None
 
     def use_reserve(self) -> None:
         """Free the reserved space for the last files that the run writes."""
@@ -248,7 +247,7 @@ def _lead_to_newest(root: Path) -> None:
 def _past_run(path: Path) -> PastRun | None:
     """Return the run in a directory, or None if it has no manifest of a run."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_json(path / "manifest.json")
         id_, experiment = str(manifest.get("id", path.name)), str(manifest["experiment"])
         began_s = float(manifest.get("started_s", path.stat().st_mtime))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -271,7 +270,7 @@ def _size_of(folder: Path) -> int:
 
 def _end_state(path: Path) -> str:
     try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(path / "summary.json")
         launched = {True: "finished", False: "failed"}.get(summary.get("finished"), CUT_OFF)
         return str(summary.get("verdict") or launched)
     except (OSError, ValueError, AttributeError):

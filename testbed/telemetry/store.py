@@ -97,16 +97,29 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """Yield the record of each line, None for a line that a crash cut short; nothing when the file is missing."""
+    """Yield the record of each line; nothing when the file is missing.
+
+    A line that holds no record is None, such as one that a crash cut short.
+    """
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
-                record = json.loads(line)
+                record = _parsed(line)
             except ValueError:
                 record = None
             yield record if isinstance(record, dict) else None
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a JSON file.
+
+    Raises:
+        OSError: The file can't be read.
+        ValueError: The file is not JSON, or its brackets nest too deep.
+    """
+    return _parsed(path.read_text(encoding="utf-8"))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -132,3 +145,10 @@ def _ends_with_newline(path: Path) -> bool:
             return True
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its brackets nest thousands deep") from None

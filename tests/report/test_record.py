@@ -141,5 +141,20 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert (caught.value.rule, caught.value.file) == ("json", tmp_path / "manifest.json")
 
 
+def test_brackets_thousands_deep_are_a_damaged_file(tmp_path: Path) -> None:
+    run, deep = build_run(tmp_path / "run", rounds=20), '{"deep": ' + "[" * 100_000
+    for name in ("summary.json", "plans/0001.json", "view.json"):
+        (run / name).write_text(deep)
+    with (run / "rounds.jsonl").open("a") as rounds:
+        rounds.write(f"{deep}\n")
+    record = RunRecord.read(run)
+    assert [gap.split()[0] for gap in record.gaps] == ["rounds.jsonl:", "summary.json", "plans/0001.json:"]
+    assert len(record.rounds) == 20 and record.view("view.json") is None
+    (run / "manifest.json").write_text(deep)
+    with pytest.raises(NotARun) as caught:
+        RunRecord.read(run)
+    assert (caught.value.rule, caught.value.file) == ("json", run / "manifest.json")
+
+
 def test_sites_are_in_workers_names() -> None:
     assert [site_of(name) for name in ("paris-w0", "new-york-w12", "alone")] == ["paris", "new-york", "alone"]

@@ -262,6 +262,25 @@ def test_what_is_no_run_has_no_recording(tmp_path: Path) -> None:
     assert (caught.value.rule, caught.value.file) == ("no-run", tmp_path)
 
 
+@pytest.mark.pure
+def test_brackets_thousands_deep_are_left_out(tmp_path: Path) -> None:
+    run, deep = build_run(tmp_path / "run", rounds=3), '{"deep": ' + "[" * 100_000
+    before = recording_of(run)
+    for name in ("rounds", "links", "traffic", "events", "decisions"):
+        with (run / f"{name}.jsonl").open("a") as lines:
+            lines.write(f"{deep}\n")
+    (run / "plans/0001.json").write_text(deep)
+    recording = recording_of(run)
+    for part in ("rounds", "decisions", "traffic_s", "plans", "verdict"):
+        assert recording[part] == before[part]
+    assert recording["links"].keys() == before["links"].keys()
+    (run / "summary.json").write_text(deep)
+    assert recording_of(run)["verdict"]["verdict"] == "unfinished"
+    (run / "manifest.json").write_text(deep)
+    with pytest.raises(NotARun):
+        recording_of(run)
+
+
 @pytest.mark.local
 def test_a_recording_is_asked_and_not_changed(run: Path, tmp_path: Path) -> None:
     with ApiServer(RecordedRun(run), tmp_path / "view.sock"):

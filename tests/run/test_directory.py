@@ -64,6 +64,16 @@ def test_a_run_that_has_its_summary_is_over_while_its_process_makes_others(tmp_p
         remove_run(second.path)
 
 
+def test_brackets_thousands_deep_do_not_end_the_list_of_runs(tmp_path: Path) -> None:
+    deep = '{"experiment": ' + "[" * 100_000
+    run = RunDirectory("quick", tmp_path)
+    run.close()
+    (run.path / "summary.json").write_text(deep)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "manifest.json").write_text(deep)
+    assert [(each.id, each.state) for each in past_runs(tmp_path)] == [(run.id, "going on")]
+
+
 def test_a_run_that_a_sweep_under_way_has_recorded_stays(tmp_path: Path) -> None:
     swept, other = (RunDirectory(name, tmp_path) for name in ("swept", "other"))
     for run in (swept, other):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from testbed.telemetry.store import Records, read_records, write_json
+from testbed.telemetry.store import Records, read_json, read_records, write_json
 
 
 @pytest.mark.pure
@@ -93,3 +93,13 @@ def test_a_line_cut_short_is_left_out_and_the_log_says_so(tmp_path: Path, caplog
     path.write_text('{"i": 0}\n{"i": 1')
     assert list(read_records(path)) == [{"i": 0}]
     assert f"{path}: line 2" in caplog.text
+
+
+@pytest.mark.pure
+def test_brackets_thousands_deep_are_no_json(tmp_path: Path) -> None:
+    deep = '{"i": ' + "[" * 100_000
+    (tmp_path / "r.json").write_text(deep)
+    with pytest.raises(ValueError):
+        read_json(tmp_path / "r.json")
+    (tmp_path / "r.jsonl").write_text(f'{{"i": 0}}\n{deep}\n{{"i": 1}}\n')
+    assert [record["i"] for record in read_records(tmp_path / "r.jsonl")] == [0, 1]
