@@ -49,6 +49,18 @@ def unix_address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+def is_host(text: str) -> bool:
+    """Return whether a text can be the name or the address of a host.
+
+    For another text, such as `a..b` or `ä..b`, the functions of sockets raise UnicodeError or TypeError, not OSError.
+    """
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return "\0" not in text
+
+
 def keep_alive(connection: socket.socket) -> None:
     """Have the kernel end a TCP connection whose other end has vanished, or reads nothing, for SILENT_S.
 

@@ -42,7 +42,7 @@ from testbed.planning.events import load as load_simulator
 from testbed.plugins import is_file
 from testbed.protocol import Job
 from testbed.schema import MOST_ROUND_TIMEOUT_S
-from testbed.sockets import CONTROLLER, Tls
+from testbed.sockets import CONTROLLER, Tls, is_host
 
 log = logging.getLogger(__name__)
 
@@ -264,7 +264,7 @@ def _inherited(descriptor: int | None) -> socket.socket | None:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not _is_port(port):
+    if not host or not is_host(host) or not _is_port(port):
         raise ValueError(f"--listen {text}: write HOST:PORT, such as 0.0.0.0:7000; a port is at most 65535")
     return host.strip("[]"), int(port)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.protocol import MAX_LINE_BYTES, ControlMessage, Hello, ProtocolError, Stop, Welcome, decode, encode
-from testbed.sockets import CONTROLLER, SILENT_S, Tls, keep_alive, peer_name, unix_address
+from testbed.sockets import CONTROLLER, SILENT_S, Tls, is_host, keep_alive, peer_name, unix_address
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport.sockets import close_now, shut_down
 
@@ -43,7 +43,7 @@ class ControlChannel:
 
     def __init__(self, address: str, timeout_s: float, tls: Tls | None = None) -> None:
         self._writing = threading.Lock()
-        self._connection = _connect(_endpoint(address), timeout_s, tls)
+        self._connection = _connect(endpoint(address), timeout_s, tls)
         if isinstance(self._connection, ssl.SSLSocket):
             self._lines: io.BufferedReader = io.BufferedReader(_TlsReader(self._connection, self._writing))
         else:
@@ -147,13 +147,17 @@ class _TlsReader(io.RawIOBase):
 Endpoint = str | tuple[str, int]
 
 
-def _endpoint(address: str) -> Endpoint:
-    """Return the path of a Unix socket, or a host and a port."""
+def endpoint(address: str) -> Endpoint:
+    """Return the path of a Unix socket, or the host and the port of a controller's address.
+
+    Raises:
+        SyncError: The address is malformed.
+    """
     scheme, _, rest = address.partition(":")
     host, _, port = rest.rpartition(":")
     if scheme == "unix" and rest:
         return rest
-    if scheme == "tcp" and host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16:
+    if scheme == "tcp" and host and is_host(host) and port.isascii() and port.isdigit() and 0 < int(port) < 2**16:
         return host.strip("[]"), int(port)
     raise SyncError(
         f"the control address {address!r} is malformed: write unix:/path/of/the.sock or tcp:host:port",

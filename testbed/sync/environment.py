@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.schema import ProtocolError, check_name
+from testbed.sync.control_channel import endpoint
 from testbed.sync.errors import SyncError
 from testbed.sync.session import Session, join
 
@@ -79,7 +80,11 @@ def member_of(environ: Mapping[str, str]) -> MemberEnvironment:
         check_name(name)
     except ProtocolError as error:
         raise SyncError(f"{MEMBER}={name}: {error}", field=MEMBER, given=name) from error
-    host = control.removeprefix("tcp:").rpartition(":")[0] if control.startswith("tcp:") else ""
+    try:
+        place = endpoint(control)
+    except SyncError as error:
+        raise error.located(CONTROLLER, field=CONTROLLER) from None
+    host = place[0] if isinstance(place, tuple) else ""
     token, tls = _of(environ, TOKEN_FILE), _of(environ, TLS)
     listen = _of(environ, LISTEN) or address_towards(host)
     return MemberEnvironment(control, name, listen, _read(token) if token else "", Path(tls) if tls else None)

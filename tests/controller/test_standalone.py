@@ -242,6 +242,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         (2, "--listen 127.0.0.1:TAKEN", "127.0.0.1:TAKEN: Address already in use"),
         (2, "--listen 203.0.113.7:0", "203.0.113.7:0: Cannot assign requested address"),
         (2, "--listen nowhere.invalid:0", "nowhere.invalid:0: "),
+        (2, "--listen a..b:0", "--listen a..b:0: "),
         (2, "--listen 127.0.0.1:70000", "65535"),
         (2, "--listening 0", "--listening 0: not a socket"),
         (2, "--listening 999", "--listening 999: not a socket"),
@@ -283,7 +284,9 @@ def test_a_second_controller_changes_nothing_in_the_directory_of_one_that_runs(t
     assert [file.name for file in out.iterdir()] == ["controller.lock"]
 
 
-@pytest.mark.parametrize("address", ["tcp:host", "tcp::7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999"])
+@pytest.mark.parametrize(
+    "address", ["tcp:host", "tcp::7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999", "tcp:a..b:1"]
+)
 def test_an_invalid_controller_address_is_refused(address: str) -> None:
     with pytest.raises(sync.SyncError, match=r"unix:/path/of/the.sock"):
         sync.join(address, "paris", "127.0.0.1", timeout=1)

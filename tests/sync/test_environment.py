@@ -47,6 +47,7 @@ def test_variables_name_what_differs_between_processes() -> None:
     ("more", "field"),
     [
         ({"TESTBED_CONTROLLER": ""}, "TESTBED_CONTROLLER"),
+        ({"TESTBED_CONTROLLER": "tcp:ä..b:7000", "TESTBED_MEMBER": "paris"}, "TESTBED_CONTROLLER"),
         ({}, "TESTBED_MEMBER"),
         ({"TESTBED_MEMBER": "a member"}, "TESTBED_MEMBER"),
         ({"TESTBED_MEMBER": "w{RANK}"}, "TESTBED_MEMBER"),

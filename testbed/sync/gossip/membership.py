@@ -28,7 +28,7 @@ from testbed.protocol import (
     checked_metrics,
 )
 from testbed.schema import check_name
-from testbed.sockets import Tls
+from testbed.sockets import Tls, is_host
 from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, Codec, by_name
 from testbed.sync.control_channel import ControlChannel
@@ -273,6 +273,10 @@ def _among_peers(
     node = NodeConfiguration("", (), (), {}, tuple(others if partners is None else partners), {})
     job = Job(0, assignment=asdict(node), round_timeout_s=timeout_s)
     host, port = roster[name]
+    if not is_host(listen):
+        raise SyncError(
+            f"can't listen on {listen!r}: write an IPv4 address of this machine", rule="address", given=listen
+        )
     try:
         accepting = socket.create_server((listen or host, port), backlog=128)
     except OSError as error:
@@ -287,7 +291,7 @@ def _endpoint(peer: str, address: str) -> tuple[str, int]:
     """Return a peer's host and port. Raises ValueError where its name or its address is wrong."""
     check_name(peer)
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+    if not host or not is_host(host) or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
         raise ValueError(f"peers: {peer}={address!r} is malformed: write host:port")
     if host == EVERY_INTERFACE:
         raise ValueError(f"peers: {peer}={address!r}: write the address at which the other members reach {peer}")

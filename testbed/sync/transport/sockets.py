@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from testbed.sockets import is_host
 from testbed.sync.errors import SyncError
 
 #: Unsent chunks that the kernel may hold per connection, within limits in bytes: the next one while one is sent. A more
@@ -355,9 +356,9 @@ def listen(address: str, timeout_s: float) -> socket.socket:
     Raises:
         SyncError: No interface has the address after `timeout_s`, the kernel refuses it, or no peer can connect to it.
     """
-    if address == EVERY_INTERFACE:
+    if address == EVERY_INTERFACE or not is_host(address):
         raise SyncError(
-            f"can't listen on {address}: peers connect to the address that is given here. Write the one at which they "
+            f"can't listen on {address!r}: no peer can connect to this address. Write the one at which peers "
             "reach this member, or leave it empty for the first address that is not the loopback's",
             rule="address",
             given=address,

@@ -100,6 +100,7 @@ def test_a_member_with_another_secret_is_refused() -> None:
         ({"peers": {"a": "h:1", "b": "h:2"}}, "token="),
         ({"peers": {"b": "h:2"}, "token": "x"}, "add the address of a"),
         ({"peers": {"a": "h", "b": "h:2"}, "token": "x"}, "host:port"),
+        ({"peers": {"a": "h..i:1", "b": "h:2"}, "token": "x"}, "host:port"),
         ({"peers": {"a": "0.0.0.0:1", "b": "h:2"}, "token": "x"}, "reach a"),
         ({"peers": {"a": "h:1", "b c": "h:2"}, "token": "x"}, "b c"),
         ({"peers": {"a": "h:1", "b": "h:2"}, "token": "x", "partners": ["c"]}, "partners c"),
@@ -135,6 +136,12 @@ def test_the_controller_is_told_of_any_error_of_a_program(monkeypatch: pytest.Mo
     with pytest.raises(TypeError):
         gossip.join(program, "a", control="unix:/x")
     assert ["on purpose" in goodbye.error for goodbye in sent] == [True]
+
+
+def test_an_address_to_listen_on_that_no_host_can_have_is_refused() -> None:
+    with pytest.raises(SyncError) as caught:
+        gossip.join(idle(), "a", peers=addresses("a", "b"), token="x", listen="ä..b")
+    assert (caught.value.rule, caught.value.given) == ("address", "ä..b")
 
 
 def test_an_address_that_is_taken_is_refused() -> None:

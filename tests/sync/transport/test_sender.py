@@ -393,10 +393,11 @@ def test_an_address_may_come_late_but_not_never() -> None:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_an_address_to_which_no_peer_can_connect_is_refused() -> None:
+@pytest.mark.parametrize("address", ["0.0.0.0", "ä..b"])
+def test_an_address_to_which_no_peer_can_connect_is_refused(address: str) -> None:
     with pytest.raises(SyncError) as caught:
-        sockets.listen("0.0.0.0", PATIENCE_S)
-    assert (caught.value.rule, caught.value.given) == ("address", "0.0.0.0")
+        sockets.listen(address, PATIENCE_S)
+    assert (caught.value.rule, caught.value.given) == ("address", address)
 
 
 def test_a_congestion_control_that_is_not_there_is_refused_with_a_remedy() -> None:
