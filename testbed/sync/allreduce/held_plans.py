@@ -71,8 +71,9 @@ class HeldPlans:
     def keep(self, plan: Plan) -> None:
         """Keep a plan beside the one in force.
 
-        Another kept plan that is not in force stops being the successor. It stays kept, because the current round may
-        still agree on it.
+        Another kept plan that is not in force stops being the successor, even if this plan is refused: the controller
+        sends a plan only after the earlier one has come into force or was dropped. It stays kept, because the current
+        round may still agree on it.
 
         Raises:
             PlanError: The plan is for other members, or not newer than the kept ones.

@@ -60,3 +60,13 @@ def test_only_what_is_newer_and_for_the_same_members_is_kept() -> None:
     with pytest.raises(PlanError) as caught:
         plans.keep(Plan(4, names(2), (chain(names(2)),)))
     assert (caught.value.field, caught.value.epoch) == ("members", 4)
+
+
+def test_a_refused_plan_too_ends_the_wait_for_the_earlier_one() -> None:
+    """The controller sends a plan once the earlier one is in force or dropped, and no member may announce that one."""
+    plans = HeldPlans("m1", plan(0))
+    plans.keep(plan(1))
+    plans.hold(1)
+    with pytest.raises(PlanError):
+        plans.keep(plan(1))
+    assert plans.successor == 0 and 1 in plans
