@@ -166,11 +166,22 @@ def receive_request(connection: socket.socket) -> FetchRequest:
 
 
 def send_answer(connection: socket.socket, answer: FetchAnswer) -> None:
-    """Send the answer to a peer's request: its data, and the note that describes them."""
+    """Send the answer to a peer's request: its data, and the note that describes them.
+
+    The connection's timeout limits each wait for the peer to take more bytes, as `fetch` limits each wait for more.
+
+    Raises:
+        TimeoutError: The peer took no bytes for as long as the connection's timeout.
+    """
     note = msgspec.json.encode(answer.note)
     digest = hashlib.sha256(note)
     digest.update(answer.data)
-    sockets.send_all(connection, _ANSWER.pack(len(note), len(answer.data), digest.digest()) + note, answer.data)
+    head = _ANSWER.pack(len(note), len(answer.data), digest.digest()) + note
+    piece = sockets.RECORD_BYTES  # `sendall` would take the timeout for the whole of a state, which may be gigabytes
+    for part in (memoryview(head + answer.data[:piece]), answer.data[piece:]):
+        sent = 0
+        while sent < len(part):
+            sent += connection.send(part[sent : sent + piece])
 
 
 def _receive(connection: socket.socket, most_bytes: int, timeout_s: float, given_up: threading.Event) -> FetchAnswer:

@@ -161,6 +161,34 @@ def test_a_refusal_is_told() -> None:
     assert caught.value.rule == "refused"
 
 
+class SlowConnection:
+    """A connection that takes 1,000 bytes in a second. As Python's, it takes its timeout for each call as a whole."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.came = bytearray()
+        self._timeout_s = timeout_s
+
+    def send(self, data: memoryview) -> int:
+        self.came += data[:1000]
+        return min(len(data), 1000)
+
+    def sendmsg(self, parts: tuple[bytes, memoryview]) -> int:
+        return self.send(memoryview(b"".join(parts)))
+
+    def sendall(self, data: memoryview) -> None:
+        if len(data) > 1000 * self._timeout_s:
+            raise TimeoutError
+        self.came += data
+
+
+def test_a_state_that_takes_longer_than_the_timeout_arrives_if_its_bytes_keep_coming() -> None:
+    connection, data = SlowConnection(timeout_s=10.0), bytes(range(250)) * 200
+    send_answer(connection, state(data))  # type: ignore[arg-type]
+    _, size, digest = struct.unpack_from("<IQ32s", connection.came)
+    sent = bytes(connection.came[struct.calcsize("<IQ32s") :])
+    assert sent.endswith(data) and size == len(data) and digest == hashlib.sha256(sent).digest()
+
+
 def test_a_fetch_that_is_given_up_does_not_wait_for_its_source() -> None:
     new, given_up = TransportSettings("new", keys("new", ("old", "new")), 2 * PATIENCE_S), threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
