@@ -122,11 +122,15 @@ class ControlConnection:
         """True if another channel is made when this one ends."""
         return bool(self._lease_s) and not self._leaving
 
-    def close(self) -> None:
-        """Close the connection. A thread that is blocked in `receive` returns."""
+    def stop(self) -> None:
+        """Stop renewing the lease, and make no other channel. The present channel stays open."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close the connection. A thread that is blocked in `receive` returns."""
+        self.stop()
         self._channel.close()
         if self._renewing.is_alive():
             self._renewing.join(RETRY_S)
@@ -225,8 +229,17 @@ class ControlledMember(ABC):
             self._control.join(CLOSE_S)
 
     def _start(self) -> None:
+        """Renew the lease, and handle the controller's messages, until the member leaves.
+
+        Raises:
+            SyncError: No other thread can be started. The channel stays open, so that the controller can be told.
+        """
         self._connection.start()
-        start(self._control)
+        try:
+            start(self._control)
+        except SyncError:
+            self._connection.stop()
+            raise
 
     def _goodbye(self, message: Goodbye) -> None:
         self._leaving = True

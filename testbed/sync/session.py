@@ -50,7 +50,11 @@ class Session(ControlledMember, StrategyMethods):
         super().__init__(met.name, connection)
         self.job = met.job
         self._engine = engine
-        self._listener = Listener(met.accepting, met.settings(), engine)
+        try:
+            self._listener = Listener(met.accepting, met.settings(), engine)
+        except BaseException:
+            engine.close()
+            raise
         self._pinned = PinnedBuffers()
         self._executor = AsyncExecutor(f"{self.name}: rounds")
         self._registered: dict[str, Stateful] = {}
@@ -60,8 +64,12 @@ class Session(ControlledMember, StrategyMethods):
             self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, connection.tell
         )
         self._progress = ProgressReporter(self._tell_arrivals)
-        self._progress.start(self.name)
-        self._start()
+        try:
+            self._progress.start(self.name)
+            self._start()
+        except BaseException:
+            self._close()
+            raise
 
     @property
     def members(self) -> tuple[str, ...]:

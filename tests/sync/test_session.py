@@ -17,13 +17,14 @@ import pytest
 import torch
 
 from testbed import sync
+from testbed.errors import NO_THREAD
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Held, Hello, Job
 from testbed.sync.transport.frame import NONCE_BYTES, Greeting
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star, two_level
 from tests.sync.sessions import run_with
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
@@ -527,6 +528,35 @@ def test_a_member_that_can_not_begin_says_why_and_leaves_nothing_open(tmp_path: 
         for address in controller.roster.values():
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(address, PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("refused", "lease_s"), [(", 0.1", 0.0), ("accept", 0.0), (": progress", 0.0), ("control", 0.0), ("control", 30.0)]
+)
+def test_a_member_that_no_thread_can_be_started_for_leaves_none(
+    refused: str, lease_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, before = threading.Thread.start, {*threading.enumerate()}
+
+    def start_others(thread: threading.Thread) -> None:
+        if thread.name.endswith(refused):
+            raise RuntimeError(NO_THREAD)
+        start(thread)
+
+    def left() -> list[str]:
+        """Return the names of threads, without those that have no name of their own, as the controller's."""
+        begun = (thread.name for thread in threading.enumerate() if thread not in before)
+        return [name for name in begun if not name.startswith("Thread")]
+
+    members, settings = names(2), job(round_timeout_s=2 * PATIENCE_S, streams=2)
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), settings) as controller:
+        controller.lease_s = lease_s
+        with pytest.raises(sync.SyncError):
+            run_with(controller, lambda session: None)
+        controller.await_messages(Goodbye, 2)
+        assert all(refused in goodbye.error for goodbye in controller.goodbyes())
+    until(lambda: not left(), lambda: str(left()))
 
 
 def test_a_report_refuses_figures_for_which_the_controller_would_exclude_the_member(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class AllReduceGroup:
             make_outbox: Makes the outbox; takes the arguments of Outbox.
 
         Raises:
-            SyncError: The congestion control that the settings name is not available.
+            SyncError: The settings' congestion control is not available, or no other thread can be started.
         """
         if settings.congestion:
             sockets.check_congestion(settings.congestion)
@@ -104,8 +104,12 @@ class AllReduceGroup:
         if after_round is not None:
             self._progress.started.set()
         table = route_table(plan, settings.member)
-        self.outbox.connect(table)
-        self.outbox.follow(table)
+        try:
+            self.outbox.connect(table)
+            self.outbox.follow(table)
+        except BaseException:
+            self.outbox.close()
+            raise
 
     @property
     def current(self) -> AllReduceGroup:

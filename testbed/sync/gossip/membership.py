@@ -73,6 +73,7 @@ class Membership(ControlledMember):
 
         Raises:
             ValueError: The assignment is malformed.
+            SyncError: No other thread can be started.
         """
         super().__init__(met.name, met.connection())
         self.job = met.job
@@ -88,7 +89,11 @@ class Membership(ControlledMember):
         )
         self._driver: Driver | None = None
         self._listener = Listener(met.accepting, settings, self._mailbox.inbox)
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self._close()
+            raise
 
     @property
     def rounds(self) -> int:

@@ -69,6 +69,9 @@ class Sender:
         channel: The channel of the connections.
         queue: The queue of frames; None makes one.
 
+    Raises:
+        SyncError: No other thread can be started.
+
     Attributes:
         failure: Why the connections failed; empty while they work.
         sending_s: Seconds spent in sending, over all connections.
@@ -105,8 +108,12 @@ class Sender:
             )
             for i in range(settings.streams)
         ]
-        for thread in self._threads:
-            start(thread)
+        try:
+            for thread in self._threads:
+                start(thread)
+        except SyncError:
+            self.abort()
+            raise
 
     def sample(self) -> TcpInfo | None:
         """Return the path's figures since the last call, over all connections; None if no byte was acknowledged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -12,11 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from testbed.errors import NO_THREAD
 from testbed.protocol import Goodbye
 from testbed.schemes import hop
 from testbed.sync import gossip
 from testbed.sync.errors import SyncError
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.local
 
@@ -136,6 +139,20 @@ def test_the_controller_is_told_of_any_error_of_a_program(monkeypatch: pytest.Mo
     with pytest.raises(TypeError):
         gossip.join(program, "a", control="unix:/x")
     assert ["on purpose" in goodbye.error for goodbye in sent] == [True]
+
+
+def test_a_member_that_no_thread_can_be_started_for_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, before = threading.Thread.start, {*threading.enumerate()}
+
+    def start_others(thread: threading.Thread) -> None:
+        if thread.name == "control":
+            raise RuntimeError(NO_THREAD)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    with pytest.raises(SyncError):
+        gossip.join(idle(), "a", peers=addresses("a", "b"), token="a secret")
+    until(lambda: {*threading.enumerate()} <= before)
 
 
 def test_an_address_to_listen_on_that_no_host_can_have_is_refused() -> None:
