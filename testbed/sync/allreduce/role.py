@@ -82,6 +82,7 @@ def bits_of(plan: Plan) -> dict[str, int]:
 def _tree_role(plan: Plan, tree: Tree, member: str) -> TreeRole:
     bits = bits_of(plan)
     below = _subtrees(tree, {name: bits[name] for name in (tree.root, *tree.reduce)})
+    elements = plan.chunk_bytes // PLAIN.size(1)  # of a chunk of float32: no other type takes codecs
     return TreeRole(
         own=bits[member],
         expected=below[member],
@@ -92,7 +93,7 @@ def _tree_role(plan: Plan, tree: Tree, member: str) -> TreeRole:
         partial_codec=_codec(plan, member, tree.reduce[member]) if member != tree.root else PLAIN,
         mean_codec=min(
             (_codec(plan, parent, child) for child, parent in tree.broadcast.items()),
-            key=lambda codec: codec.size(plan.chunk_bytes),
+            key=lambda codec: codec.size(elements),
             default=PLAIN,
         ),
     )
