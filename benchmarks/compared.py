@@ -196,10 +196,12 @@ def _seconds(found: Found, system: str) -> str:
 
 
 def _replanned(run: Mapping[str, Any]) -> str:
-    """Return when the controller asked for another plan, and when the first round under it was over."""
+    """Return when the controller asked for a plan that relieves the link, and when that plan was in force."""
     if run["asked_s"] is None:
         return "none"
-    return f"asked for after {run['asked_s']:.1f} s, its first round over after {run['over_s']:.1f} s"
+    in_force_s = run["in_force_s"]
+    then = "never in force" if in_force_s is None else f"in force after {in_force_s:.1f} s"
+    return f"asked for after {run['asked_s']:.1f} s, {then}"
 
 
 if __name__ == "__main__":

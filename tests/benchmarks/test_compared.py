@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.compared import HIVEMIND, OTHER_TASK, OURS, TOOLS, TORCHFT, Found, Links, table
+from benchmarks.quickstart import _around
 
 pytestmark = pytest.mark.pure
 
@@ -36,6 +38,8 @@ FIDELITY = {
         {"subject": "Mininet", "excess": 2.0, "retransmissions": 7},
     ],
 }
+#: The figures around a drop, of a run without one.
+NO_DROP = _around(SimpleNamespace(states={}, decisions=[], rounds=[]))  # type: ignore[arg-type]
 FOUND = Found(
     links={name: Links.of(FIDELITY, name) for name in ("testbed", "Mininet")},
     guest=None,
@@ -49,7 +53,7 @@ FOUND = Found(
     },
     missing={},
     limit_s=60.0,
-    run={"verdict": "trusted", "reasons": [], "asked_s": 1.9, "over_s": 5.7},
+    run={"verdict": "trusted", "reasons": [], **NO_DROP, "asked_s": 1.9, "in_force_s": 5.7},
 )
 
 
@@ -90,10 +94,23 @@ def test_what_is_missing_is_told_and_no_figure_stands_in_for_it() -> None:
 
 
 def test_a_run_without_another_plan_and_a_suspect_one_are_told() -> None:
-    run = {"verdict": "suspect", "reasons": ["the host was starved"], "asked_s": None, "over_s": None}
+    run = {"verdict": "suspect", "reasons": ["the host was starved"], **NO_DROP}
     found = replace(FOUND, run=run)
     assert {"none", "suspect"} <= set(column(found, OURS))
     assert any("starved" in note for note in table(found).notes)
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "in_force_s", "told"),
+    [(1.9, 5.7, ("1.9", "5.7")), (1.9, None, ("1.9", "never")), (None, None, ("none",))],
+)
+def test_the_plan_after_a_drop_is_told_as_far_as_the_run_came(
+    asked_s: float | None, in_force_s: float | None, told: tuple[str, ...]
+) -> None:
+    around = {**NO_DROP, "asked_s": asked_s, "in_force_s": in_force_s}
+    assert around.keys() == NO_DROP.keys()
+    cells = column(replace(FOUND, run={**FOUND.run, **around}), OURS)
+    assert any(all(part in text for part in told) for text in cells)
 
 
 def test_the_testbed_s_links_in_the_guest_kernel_are_told_beside() -> None:
