@@ -209,7 +209,7 @@ def figures_of(dynamic: RunRecord, static: RunRecord) -> dict[str, Any]:
         "verdicts": [record.summary["verdict"] for record in (dynamic, static)],
     }
     figures["met"] = {
-        "error": figures["error_median"] <= WITHIN,
+        "error": max(figures["error_median"], figures["error_median_static"]) <= WITHIN,
         "explored": figures["unknown_s_max"] <= EXPLORED_S,
         "swapped": all(step.asked is not None and step.asked <= SWAPPED_ROUNDS for step in due),
         "no churn": churn == 0,
