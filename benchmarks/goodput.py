@@ -279,10 +279,14 @@ def told_lines(directory: Path) -> Iterator[dict[str, Any]]:
 def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[str, Any]:
     """Return the figures of the rounds that were over within the time. Each round of a member counts once.
 
+    Members that began before the last one may have trained already. Their rounds until `began_s` are a part of the
+    curve, since the model has learned from their samples, and of no other figure.
+
     `late` is the part of the rounds with steps that took longer than declared.
     `curve` has (samples of all members, mean of the members' newest losses) at each evaluation.
     """
     counted: dict[tuple[str, int], float] = {}
+    over_s: dict[tuple[str, int], float] = {}
     losses: dict[str, float] = {}
     late: list[bool] = []
     curve: list[tuple[float, float]] = []
@@ -293,12 +297,13 @@ def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[
             counted = {key: value for key, value in counted.items() if key[0] != its.member or key[1] <= its.number}
             curve = [point for point in curve if point[0] <= sum(counted.values())]
             continue
-        counted[its.member, its.number] = its.samples
-        late.append(its.late)
+        counted[its.member, its.number], over_s[its.member, its.number] = its.samples, its.at_s
+        if its.at_s > began_s:
+            late.append(its.late)
         if its.loss is not None:
             losses[its.member] = its.loss
             curve.append((sum(counted.values()), mean(losses.values())))
-    total = sum(counted.values())
+    total = sum(samples for key, samples in counted.items() if over_s[key] > began_s)
     return {"samples": total, "samples_per_s": total / seconds, "curve": curve, "late": mean(late or [0.0])}
 
 

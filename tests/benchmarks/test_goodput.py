@@ -47,6 +47,14 @@ def test_a_round_counts_once_in_the_time_and_one_that_was_undone_does_not() -> N
     }
 
 
+def test_a_round_before_all_members_train_counts_in_the_curve_alone() -> None:
+    rounds = [Round(9.0, "a", 1, 8.0, 4.0, late=True), Round(10.0, "b", 1, 8.0), Round(12.0, "a", 2, 8.0, 3.0)]
+    assert figures_of(rounds, 10.0, 20.0) == {
+        **{"samples": 8.0, "samples_per_s": 0.4, "late": 0.0},
+        "curve": [(8.0, 4.0), (24.0, 3.0)],
+    }
+
+
 def test_losses_are_compared_at_as_many_samples() -> None:
     free, faulty = {"curve": [(0.0, 4.0), (100.0, 2.0)]}, {"curve": [(0.0, 4.0), (50.0, 3.3)]}
     assert loss_difference(faulty, free) == (50.0, pytest.approx(0.1))
