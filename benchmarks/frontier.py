@@ -18,6 +18,7 @@ eight hours.
 
 from __future__ import annotations
 
+from math import lcm
 from pathlib import Path
 
 from benchmarks.support.campaign import Campaign, without_curves
@@ -63,6 +64,12 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print the kept figures, and measure nothing")
     args = parser.parse()
     seeds, steps = args.seeds, args.steps or (QUICK_STEPS if args.quick else STEPS)
+    periods = {name: SCHEMES[name].steps for name in args.scheme or (SCHEMES if args.simulated else EMULATED)}
+    if uneven := [name for name, period in periods.items() if steps % period]:
+        parser.error(
+            f"--steps {steps}: {uneven[0]} exchanges every {periods[uneven[0]]} steps, and would be compared after "
+            f"fewer steps than all-reduce; write a multiple of {lcm(*periods.values())}"
+        )
     tasks = chosen_tasks(args.task, args.simulated, args.quick)
     schemes = chosen_schemes(args.scheme, args.simulated, tasks[0], steps)
     cells = (simulated if args.simulated else emulated)(tasks, schemes, seeds, steps)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.frontier import chosen_schemes
+from benchmarks.frontier import chosen_schemes, main
 from benchmarks.support.frontier import cells
 from benchmarks.support.frontier.cells import EMULATED, EMULATED_TASKS, SCHEMES, STEPS, TASKS, TIMED_ROUNDS, Cell
 from benchmarks.support.frontier.measure import experiment_of, figures_of, loss_of
@@ -47,6 +48,22 @@ def test_emulated_are_six_tasks_and_six_schemes_beside_both_references() -> None
 def test_what_the_registry_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.frontier.REGISTRY", {"diloco": None})
     assert chosen_schemes(None, False, TASK, STEPS) == ["diloco"]
+
+
+def test_steps_that_a_scheme_does_not_take_in_whole_exchanges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["frontier", "--show", "--scheme", "diloco", "--steps", "100"])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == 2
+
+
+def test_a_run_of_one_round_has_no_time_from_round_to_round(tmp_path: Path) -> None:
+    experiment = experiment_of(Cell(TASK, "diloco", 1, False, 30), tmp_path)
+    times = {"started_s": 0.0, "finished_s": 1.0, "late_s": 0.0, "compute_s": 0.5, "paced_s": 1.5}
+    member = experiment.topology.workers[0].name
+    report = {**times, "member": member, "round": 1, "sent_bytes": 1, "received_bytes": 1, "metrics": {}}
+    (tmp_path / "rounds.jsonl").write_text(f"{json.dumps(report)}\n")
+    assert figures_of(tmp_path, experiment)["round_s"] is None
 
 
 def figures(losses: list[float | None], sent: float, round_s: float = 1.0) -> dict[str, Any]:

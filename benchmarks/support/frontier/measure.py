@@ -70,7 +70,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     Returns:
         curve: (seconds from the first step on, loss over the held-out samples, the worst site's loss). Losses
             are None where the training has diverged.
-        round_s: The mean time of a round, without the first.
+        round_s: The mean time of a round, without the first. None if there is no other.
         mean_bytes, most_bytes: Bytes that a member sent and received: the mean, and the member with the most.
     """
     at = "finished_s" if experiment.spec.sync.scheme.exchange == "all-reduce" else "started_s"
@@ -87,7 +87,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     return {
         "curve": [(at_s, its["test_loss"], its["worst_test_loss"]) for at_s, its in learned if "test_loss" in its],
         "rounds": rounds,
-        "round_s": (ends[rounds] - ends[1]) / (rounds - 1),
+        "round_s": (ends[rounds] - ends[1]) / (rounds - 1) if rounds > 1 else None,
         "mean_bytes": mean(moved.values()),
         "most_bytes": max(moved.values()),
         "seconds": reports[-1]["finished_s"] - began,
