@@ -20,8 +20,8 @@ import json
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -149,7 +149,15 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     figures = figures_of(directory.path, experiment)
     loss = summary["training"].get("final_test_loss") or (figures["curve"][-1][1] if figures["curve"] else None)
     judged = {"verdict": summary["verdict"], "reasons": summary["reasons"], "wall_s": time.monotonic() - began_s}
-    return {**figures, "loss": loss, "goodput": goodput and 100 * goodput, **judged}
+    return {**figures, "loss": loss, "goodput": goodput and 100 * goodput, "commit": head(), **judged}
+
+
+def head() -> str | None:
+    """Return the commit of this checkout, or None where git does not tell it."""
+    with suppress(OSError):
+        git = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=PUBLISHED, capture_output=True, text=True)
+        return git.stdout.strip() or None
+    return None
 
 
 def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
@@ -241,6 +249,12 @@ def rows_of(names: Sequence[str], found: Found, *, suspect: bool) -> list[tuple[
     return rows
 
 
+def commit_of(ones: Iterable[Cell], found: Found) -> str | None:
+    """Return the commit at which the kept cells were measured, or None if it is not the same of all, or not known."""
+    commits: set[str | None] = {found[cell.key].get("commit") for cell in ones if cell.key in found}
+    return commits.pop() if len(commits) == 1 else None
+
+
 def record(rows: Sequence[tuple[str, ...]], command: str, commit: str | None, today: str) -> None:
     """Add the table of all runs, and one of each run, to the file of results, in place of those of the same day."""
     new = [Entry("claims", commit, today, command, COLUMNS, tuple(rows), "two cores", note=NOTE)]
@@ -297,9 +311,9 @@ def main() -> None:
         as_json=args.json,
     )
     if args.record:
-        git = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=PUBLISHED, capture_output=True, text=True)
         command = f"python -m benchmarks.published{' --simulated' if args.simulated else ''}"
-        record(rows_of(NAMES, found, suspect=False), command, git.stdout.strip() or None, str(date.today()))
+        commit = commit_of([*cells(NAMES, False), *cells(NAMES, True)], found)
+        record(rows_of(NAMES, found, suspect=False), command, commit, str(date.today()))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,20 @@ import pytest
 import yaml
 
 from benchmarks import published
-from benchmarks.published import COLUMNS, NAMES, PUBLISHED, Arm, Cell, Claim, Published, came, cells, compact, rows_of
+from benchmarks.published import (
+    COLUMNS,
+    NAMES,
+    PUBLISHED,
+    Arm,
+    Cell,
+    Claim,
+    Published,
+    came,
+    cells,
+    commit_of,
+    compact,
+    rows_of,
+)
 from benchmarks.results import RESULTS, entries, newest
 from testbed.simulation.simulate import check_supported
 
@@ -111,6 +124,14 @@ def test_an_arm_that_diverged_has_no_loss_and_does_not_hold(runs: list[Claim]) -
     found = {Cell("r", arm, False).key: its for arm, its in ends.items()}
     assert came(better, "r", found, simulated=False) == ("diverged", False)
     assert came(runs[1], "r", found, simulated=False) == ("> 3", True)
+
+
+def test_a_table_has_the_commit_at_which_all_its_cells_were_measured() -> None:
+    a, b, missing = (Cell("r", arm, False) for arm in "abc")
+    found = {a.key: {"commit": "abc"}, b.key: {"commit": "abc"}}
+    assert commit_of([a, b, missing], found) == "abc"
+    assert commit_of([a, b], {**found, b.key: {"commit": "def"}}) is None
+    assert commit_of([a, b], {**found, b.key: {}}) is None, "kept by an earlier version"
 
 
 def test_recorded_tables_are_of_the_claims_in_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
