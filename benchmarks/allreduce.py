@@ -20,7 +20,7 @@ the repeats after one warm-up. Cases:
     e       two members over loopback, 256 MiB
 
 gloo's slowest case, under reno, takes about a minute a round. `--quick` reduces a quarter of the bytes, with fewer
-repeats.
+repeats. The exit code is 1 where a claim is missed.
 """
 
 from __future__ import annotations
@@ -115,6 +115,12 @@ class Figures:
     def memory_allowed(self) -> float:
         """The bytes that a member may take beyond PyTorch's own: MEMORY_MODELS models and MEMORY_MIB."""
         return (MEMORY_MODELS * self.case.mib + MEMORY_MIB) * MIB
+
+    @property
+    def held(self) -> bool:
+        """True if all claims on the seconds and the memory hold."""
+        ratios = (self.ratio(target.peer) <= target.most for target in self.case.targets)
+        return all(ratios) and self.memory_bytes <= self.memory_allowed
 
 
 def hub(name: str, rates: Sequence[str], delay: str = "0ms", loss: str = "0%") -> Topology:
@@ -313,8 +319,8 @@ def as_json(figures: Figures) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measure the chosen cases and print them."""
+def main() -> int:
+    """Measure the chosen cases and print them. Returns 1 where a claim is missed, else 0."""
     known = {case.name: case for case in cases()}
     parser = Options(__doc__)
     parser.add_repeats(REPEATS, QUICK_REPEATS)
@@ -327,6 +333,7 @@ def main() -> None:
     all_figures = [measure(case, wanted.backend, wanted.repeats) for case in chosen]
     figures = {"repeats": wanted.repeats, "cases": {each.case.name: as_json(each) for each in all_figures}}
     show(tables(all_figures), figures, as_json=wanted.json, backend=wanted.backend)
+    return 0 if all(each.held for each in all_figures) else 1
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ others are busy both ways. A load takes ten seconds.
 
 The peer (benchmarks/support/relay.c) is one process too, compiled alike and with the same real-time priority.
 Super-packets cross it whole, and it serves as many a pass. It has a rate, a delay and a queue, but none of the core's
-loss, jitter or changes.
+loss, jitter or changes. The exit code is 1 where the core misses a claim.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -247,8 +247,24 @@ def _quiet(command: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def main() -> None:
-    """Measure the shaping core beside a relay in C, and print the tables."""
+def missed(cases: Mapping[str, Mapping[str, Busy]]) -> list[str]:
+    """Return the loads for which the core misses a claim."""
+    udp, tcp, fast = (cases[name]["core"] for name in ("udp", "tcp", "fast"))
+    held = {
+        "udp": max(abs(share - 1) for share in udp.shares) <= UDP_RATE_ERROR and udp.core <= UDP_CORE,
+        "tcp": median(tcp.shares) >= TCP_GOODPUT and tcp.core <= TCP_CORE,
+        "fast": median(fast.shares) >= FAST_GOODPUT,
+        "round trips": all(
+            one.rtt_error_ms(part) <= most_s * 1e3
+            for one in (udp, tcp)
+            for part, most_s in ((0.5, RTT_MEDIAN_S), (0.99, RTT_P99_S))
+        ),
+    }
+    return [name for name, holds in held.items() if not holds]
+
+
+def main() -> int:
+    """Measure the shaping core beside a relay in C, and print the tables. Returns 1 where a claim is missed, else 0."""
     asked = Options(__doc__).parse()
     seconds = 4.0 if asked.quick else 10.0
     cases: dict[str, dict[str, Busy]] = {}
@@ -262,6 +278,7 @@ def main() -> None:
         "core_to_relay_cpu": {name: both["core"].core / both["relay"].core for name, both in cases.items()},
     }
     show([_table(cases)], figures, as_json=asked.json, backend="userspace")
+    return 1 if missed(cases) else 0
 
 
 def _figures(found: Busy) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.auxiliary import LEFT, at_rate, throttled, worst_link
+from benchmarks.auxiliary import LEFT, Throttled, at_rate, held, throttled, worst_link
 from testbed.plan import Plan
 from testbed.planning import simulate
 from testbed.planning.policies.star import star
@@ -26,3 +28,10 @@ def test_the_worst_link_is_the_one_that_rounds_wait_for() -> None:
     slow = throttled(view, link)
     assert slow.links[link].rate_bps == LEFT * view.links[link].rate_bps
     assert simulate(plan, slow).seconds > 5 * simulate(plan, view).seconds
+
+
+def test_both_claims_are_held_or_missed() -> None:
+    found = Throttled(1, "a->b", 1.0, 10.0, 1.0, 20.0, 0.0, 0.2, 1.0, 1.0)
+    assert held([found])
+    assert not held([replace(found, after_s=19.0)])
+    assert not held([found, replace(found, seed=2, part_after=0.01)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.hop import CLAIMS, EXPERIMENT, MEMBERS, STEP_S, alone_s, ratios
+from benchmarks.hop import CLAIMS, EXPERIMENT, MEMBERS, STEP_S, alone_s, claims_table, missed, ratios
 from testbed.simulation.members import DeclaredCompute
 from testbed.workload import Workload
 
@@ -25,3 +25,13 @@ def test_a_claim_is_held_against_all_seeds_that_were_measured() -> None:
     than, better = ({seed: claim.cells(seed)[place].key for seed in (1, 7)} for place in (0, 1))
     found = {key: {"seconds": 30.0} for key in than.values()} | {key: {"seconds": 20.0} for key in better.values()}
     assert ratios(claim, found, "seconds") == [1.5, 1.5]
+
+
+def test_a_claim_below_its_bar_and_a_loss_beyond_all_reduces_are_missed() -> None:
+    claim = next(claim for claim in CLAIMS if claim.bar == 1.2)
+    than, better = (cell.key for cell in claim.cells(1))
+    for seconds, names in ((21.0, []), (30.0, [claim.name])):
+        its = {"seconds": 30.0, "seconds_to_target": None}
+        _, figures = claims_table({than: its, better: {**its, "seconds": seconds}})
+        assert missed(figures, {"standard": {"within": True}}) == names
+    assert missed({}, {"standard": {"within": False}}) == ["standard"]

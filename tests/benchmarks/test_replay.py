@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -32,3 +33,8 @@ def test_errors_are_relative_to_what_was_asked() -> None:
     found = Delivered("x", "userspace", asked_mbps=[10.0, 2.0, 0.0], arrived_mbps=[9.0, 2.0, 0.2])
     assert found.mean_error == pytest.approx(1.2 / 12)
     assert found.mean_window_error == pytest.approx(0.05)
+
+
+def test_deliveries_are_held_to_their_claims() -> None:
+    found = Delivered("x", "userspace", asked_mbps=[10.0, 2.0, 4.0], arrived_mbps=[10.0, 2.0, 4.0])
+    assert found.held and not replace(found, arrived_mbps=[9.0, 2.0, 4.0]).held

@@ -108,6 +108,11 @@ class Result:
         return {**asdict(self), "within": self.within, "carried": self.carried}
 
 
+def all_within(results: Iterable[Result]) -> bool:
+    """Return whether all results are within tolerance, but for those beyond this host."""
+    return all(result.within or not result.carried for result in results)
+
+
 def share_within(results: Sequence[Result]) -> str:
     """Return how many of the results are within tolerance: `20 of 24, 4 beyond this host`."""
     beyond = sum(not result.carried for result in results)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.support.fidelity.cells import Cell, why
+from benchmarks.support.fidelity.cells import Cell, Figure, Result, all_within, why
 from benchmarks.support.fidelity.flows import Rate
 from testbed.link import LinkState
 
@@ -39,3 +41,10 @@ def test_a_busy_machine_and_a_slow_sender_are_named() -> None:
     assert why(rate(-0.1), 0.02) is None
     assert "processors" in (why(rate(-0.1, cpu=0.99), 0.02) or "")
     assert "offered 70%" in (why(rate(-0.3, offered=0.7), 0.02) or "")
+
+
+def test_a_figure_outside_its_tolerance_counts_unless_the_host_cannot_carry_the_rate() -> None:
+    fine = Figure(0.0, True, "+0.0 %")
+    result = Result("testbed", Cell(5, 20, 0), fine, fine, None, ())
+    assert all_within([result, replace(result, rate=Figure(-0.5, False, "-50.0 %", carried=False))])
+    assert not all_within([result, replace(result, rtt=Figure(0.01, False, "+10.00 ms"))])
