@@ -15,6 +15,7 @@ alone.
 from __future__ import annotations
 
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -138,11 +139,29 @@ def compare(outcomes: Sequence[Outcome], codec: str) -> dict[str, Any]:
     }
 
 
+def codecs_in(text: str) -> list[str]:
+    """Return the codecs of a list such as `int8,bins4`.
+
+    Raises:
+        ArgumentTypeError: There is no such codec.
+    """
+    names = text.split(",")
+    for name in names:
+        try:
+            by_name(name)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from error
+    return names
+
+
 def main() -> int:
     """Train and print. Returns 1 where a codec misses its claim or members differ."""
     parser = Options(__doc__)
     parser.add_argument(
-        "--codecs", default="int8", help="codecs, with commas between; fp32 is always measured (default %(default)s)"
+        "--codecs",
+        type=codecs_in,
+        default="int8",
+        help="codecs, with commas between; fp32 is always measured (default %(default)s)",
     )
     parser.add_draws((1, 2, 3, 4, 5), quick=2)
     parser.add_argument("--steps", type=positive, default=120, help="steps of a training (default %(default)s)")
@@ -153,7 +172,7 @@ def main() -> int:
     args = parser.parse()
     torch.set_num_threads(1)
     steps = min(args.steps, 20) if args.quick else args.steps
-    codecs = [BASELINE, *args.codecs.split(",")]
+    codecs = [BASELINE, *args.codecs]
     costs = [cost(name) for name in COSTED]
     if args.costs:
         show([_table_of(costs)], {"costs": [asdict(one) for one in costs]}, as_json=args.json)

@@ -254,10 +254,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the seed of model and shards (default %(default)s)")
     parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
     args = parser.parse()
+    asked = [name.strip() for name in args.rules.split("|")] if args.rules else list(RULES)
+    if unknown := [name for name in asked if name not in RULES]:
+        parser.error(f"--rules: there is no rule {unknown[0]!r}; the rules are {' | '.join(RULES)}")
     described()  # or an error that says how to prepare it
     torch.set_num_threads(1)
     steps = min(args.steps, 120) if args.quick else args.steps
-    asked = [name.strip() for name in args.rules.split("|")] if args.rules else list(RULES)
     found: dict[str, dict[int, float]] = {}
     for name in dict.fromkeys((BASELINE, *asked)):
         members = Members(args.model, args.members, args.batch, args.seed)

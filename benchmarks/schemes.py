@@ -14,6 +14,7 @@ code is 1 where members end with different parameters.
 from __future__ import annotations
 
 import json
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -74,14 +75,32 @@ class Trained:
     identical: bool
 
 
+def choice_of(said: str) -> tuple[SchemeChoice, str]:
+    """Return the scheme and the optimizer of `muloco:every=30@muon`."""
+    text, _, optimizer = said.partition("@")
+    return SchemeChoice.parse(text.replace("+", ",")), optimizer or OPTIMIZER
+
+
+def schemes_in(text: str) -> list[str]:
+    """Return the schemes of a list, as they are written.
+
+    Raises:
+        ArgumentTypeError: A scheme does not exist, or does not take its options.
+    """
+    names = text.split(",")
+    for name in names:
+        try:
+            choice_of(name)
+        except ValueError as error:
+            raise ArgumentTypeError(f"{name}: {error}") from error
+    return names
+
+
 def train(said: str, seed: int, training: Training) -> Trained:
     """Train once, with all members in this process."""
-    text, _, optimizer = said.partition("@")
-    choice = SchemeChoice.parse(text.replace("+", ","))
+    choice, optimizer = choice_of(said)
     learners = {
-        name: learner.make(
-            training.workload(optimizer or OPTIMIZER, seed, shard), DOCUMENTATION.parent, torch.device("cpu")
-        )
+        name: learner.make(training.workload(optimizer, seed, shard), DOCUMENTATION.parent, torch.device("cpu"))
         for shard, name in enumerate(training.members)
     }
     model_bytes = 4 * learners[training.members[0]].gradient.numel()
@@ -145,7 +164,10 @@ def main() -> int:
     """Train and print. Returns 1 where members end with different parameters."""
     parser = Options(__doc__)
     parser.add_argument(
-        "--schemes", default=SCHEMES, help="with commas between, + between options (default %(default)s)"
+        "--schemes",
+        type=schemes_in,
+        default=SCHEMES,
+        help="with commas between, + between options (default %(default)s)",
     )
     parser.add_draws((1, 2, 3), quick=1)
     parser.add_argument("--members", type=positive, default=8)
@@ -162,7 +184,7 @@ def main() -> int:
     members = tuple(f"m{number}" for number in range(args.members))
     steps = min(args.steps, 120) if args.quick else args.steps
     training = Training(args.model, members, steps, args.batch, args.learning_rate, args.dataset, args.rank)
-    schemes = [BASELINE, *args.schemes.split(",")]
+    schemes = [BASELINE, *args.schemes]
     trained = []
     for seed in args.seeds:
         for scheme in schemes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from benchmarks.codecs import BASELINE, Outcome, compare
+from benchmarks.codecs import BASELINE, Outcome, compare, main
 
 pytestmark = pytest.mark.pure
 
@@ -22,3 +24,10 @@ def test_a_codec_is_judged_by_an_interval_which_one_seed_lacks(
         for seed, loss in enumerate(losses, 1)
     ]
     assert compare(outcomes, "int8")["inside"] is inside
+
+
+def test_a_codec_that_does_not_exist_is_refused_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["codecs", "--codecs", "int8,int3"])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == 2
