@@ -35,7 +35,7 @@ from websockets.sync.client import unix_connect
 
 from benchmarks.shaping import cpu_seconds
 from benchmarks.support.options import Options
-from benchmarks.support.program import run_program
+from benchmarks.support.program import require_chromium, run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation import label
 from testbed.emulation.daemon import RUN_SOCKET, client
@@ -82,6 +82,7 @@ def main() -> int:
     parser.add_repeats(REPEATS, QUICK_REPEATS)
     parser.add_argument("--experiment", default=EXPERIMENT, help="the experiment's file (default %(default)s)")
     args = parser.parse()
+    require_chromium()
     found: dict[str, list[Measured]] = {name: [] for name in ATTACHED}
     for number in range(args.repeats):
         for name, attach in ATTACHED.items():

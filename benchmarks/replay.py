@@ -48,7 +48,7 @@ from testbed.spec.topology import Link
 from testbed.trace.generate import OrnsteinUhlenbeck, Outages
 from testbed.trace.mahimahi import DeliverySchedule, schedule_of
 from testbed.trace.read import read_trace
-from testbed.trace.trace import Row, Trace
+from testbed.trace.trace import Row, Trace, TraceError
 
 #: Claims: mean error and correlation of one-second windows, and a tick's lateness.
 MEAN_ERROR = 0.03
@@ -130,10 +130,15 @@ class Waits:
 
 
 def delivery_trace(file: Path | None, seconds: int) -> Trace:
-    """Return the trace of a packet-delivery file, or a generated one."""
+    """Return the trace of a packet-delivery file, or a generated one.
+
+    Raises:
+        TraceError: The file has another form.
+    """
     trace = read_trace(file).trace if file else generated(seconds).resampled().trace
     if trace.opportunities is None:
-        raise ValueError(f"{file} is no packet-delivery file")
+        rule = "it is no packet-delivery file, which has a line for each packet; `testbed trace convert` makes one"
+        raise TraceError(f"{file}: {rule}", rule="no-deliveries", file=file)
     return trace
 
 

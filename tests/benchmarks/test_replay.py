@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from benchmarks.replay import Delivered, fastest, generated, windows
+from benchmarks.replay import Delivered, delivery_trace, fastest, generated, windows
 from testbed.link import Opportunities
+from testbed.trace.trace import TraceError
 
 pytestmark = pytest.mark.pure
 
@@ -38,3 +40,10 @@ def test_errors_are_relative_to_what_was_asked() -> None:
 def test_deliveries_are_held_to_their_claims() -> None:
     found = Delivered("x", "userspace", asked_mbps=[10.0, 2.0, 4.0], arrived_mbps=[10.0, 2.0, 4.0])
     assert found.held and not replace(found, arrived_mbps=[9.0, 2.0, 4.0]).held
+
+
+def test_a_file_without_deliveries_is_refused(tmp_path: Path) -> None:
+    (file := tmp_path / "rates.csv").write_text("time_s,rate_mbps\n0,10\n1,20\n")
+    with pytest.raises(TraceError) as refused:
+        delivery_trace(file, 15)
+    assert (refused.value.rule, refused.value.file) == ("no-deliveries", file)

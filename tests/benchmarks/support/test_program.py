@@ -63,6 +63,7 @@ def test_an_error_without_a_code_keeps_its_traceback(error: Exception) -> None:
         ("benchmarks.schemes", ["--quick", "--dataset", "documentation"], "`make documentation`"),
         ("benchmarks.frontier", ["--quick", "--simulated"], "`make documentation`"),
         ("benchmarks.page", ["--quick"], "apt-get install chromium"),
+        ("benchmarks.attached", ["--quick"], "apt-get install chromium"),
     ],
 )
 def test_a_benchmark_says_what_this_machine_lacks(
