@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.allreduce import PORT, Case, Team, cases, team
-from benchmarks.support.options import Options, positive
+from benchmarks.support.options import Options
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.launch.ranks import Rank
@@ -124,11 +124,10 @@ def main() -> int:
     known = {case.name: case for case in cases() if case.name in CLAIMED}
     parser = Options(__doc__)
     parser.add_argument("--case", action="append", choices=known, help="measure this case only; may be repeated")
-    parser.add_argument("--steps", type=positive, help=f"measured steps (default {STEPS}; with --quick {QUICK_STEPS})")
+    parser.add_steps(STEPS, QUICK_STEPS)
     parser.add_argument("--backend", default="userspace", help="the backend that shapes the links")
     wanted = parser.parse()
-    steps = wanted.steps or (QUICK_STEPS if wanted.quick else STEPS)
-    found = [measure(known[name], wanted.backend, steps) for name in wanted.case or known]
+    found = [measure(known[name], wanted.backend, wanted.steps) for name in wanted.case or known]
     rows = [
         [
             f"({each.case.name}) {each.case.title}",
@@ -145,7 +144,7 @@ def main() -> int:
     }
     show(
         [Table("Median seconds of a step of an unchanged DDP script, 24 MiB of gradients", columns, rows)],
-        {"steps": steps, "cases": figures},
+        {"steps": wanted.steps, "cases": figures},
         as_json=wanted.json,
         backend=wanted.backend,
     )

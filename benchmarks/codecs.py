@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.support.controller import controller
-from benchmarks.support.options import Options, positive
+from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
@@ -164,14 +164,13 @@ def main() -> int:
         help="codecs, with commas between; fp32 is always measured (default %(default)s)",
     )
     parser.add_draws((1, 2, 3, 4, 5), quick=2)
-    parser.add_argument("--steps", type=positive, default=120, help="steps of a training (default %(default)s)")
+    parser.add_steps(120, quick=20)
     parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt"))
     parser.add_argument(
         "--costs", action="store_true", help="measure the processor time of codecs only, without training"
     )
     args = parser.parse()
     torch.set_num_threads(1)
-    steps = min(args.steps, 20) if args.quick else args.steps
     codecs = [BASELINE, *args.codecs]
     costs = [cost(name) for name in COSTED]
     if args.costs:
@@ -180,7 +179,7 @@ def main() -> int:
     outcomes = []
     for seed in args.seeds:
         for codec in codecs:
-            outcomes.append(train(codec, seed, steps, args.model))
+            outcomes.append(train(codec, seed, args.steps, args.model))
             progress(f"seed {seed}, {codec}: validation loss {outcomes[-1].loss:.4f}")
     centre, half = interval([one.loss for one in outcomes if one.codec == BASELINE])
     compared = [compare(outcomes, codec) for codec in codecs[1:]]
@@ -196,10 +195,10 @@ def main() -> int:
         for one in compared
     ]
     columns = ("codec", "validation loss", "difference to fp32, paired", "bytes, of fp32's", "in fp32's interval")
-    title = f"{args.model}, {steps} steps, {len(args.seeds)} seeds, {len(MEMBERS)} members"
+    title = f"{args.model}, {args.steps} steps, {len(args.seeds)} seeds, {len(MEMBERS)} members"
     figures = {
         "repeats": len(args.seeds),
-        "steps": steps,
+        "steps": args.steps,
         "fp32": {"loss": centre, "interval": half},
         "codecs": compared,
     }

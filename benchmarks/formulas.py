@@ -247,9 +247,7 @@ def main() -> int:
     parser.add_argument("--rules", help=f"rules, with | between (default: all): {' | '.join(RULES)}")
     parser.add_argument("--members", type=positive, default=8, help="members (default %(default)s)")
     parser.add_argument("--batch", type=positive, default=4, help="samples of a member's step (default %(default)s)")
-    parser.add_argument(
-        "--steps", type=positive, default=1000, help="steps; --quick takes at most 120 (default %(default)s)"
-    )
+    parser.add_steps(1000, quick=120)
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="the inner optimizer's (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the seed of model and shards (default %(default)s)")
     parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
@@ -259,7 +257,7 @@ def main() -> int:
         parser.error(f"--rules: there is no rule {unknown[0]!r}; the rules are {' | '.join(RULES)}")
     described()  # or an error that says how to prepare it
     torch.set_num_threads(1)
-    steps = min(args.steps, 120) if args.quick else args.steps
+    steps = args.steps
     found: dict[str, dict[int, float]] = {}
     for name in dict.fromkeys((BASELINE, *asked)):
         members = Members(args.model, args.members, args.batch, args.seed)

@@ -36,7 +36,7 @@ from benchmarks.support.frontier.cells import (
 )
 from benchmarks.support.frontier.measure import able, measure
 from benchmarks.support.frontier.tables import compared, draw, figures, table
-from benchmarks.support.options import Options, positive
+from benchmarks.support.options import Options
 from benchmarks.support.program import run_program
 from benchmarks.support.table import progress, show
 from testbed.run.directory import RUNS
@@ -57,13 +57,11 @@ def main() -> int:
     parser.add_argument(
         "--scheme", action="append", choices=SCHEMES, help="this scheme only, beside all-reduce; may be repeated"
     )
-    parser.add_argument(
-        "--steps", type=positive, help=f"steps of the fastest member (default {STEPS}, with --quick {QUICK_STEPS})"
-    )
+    parser.add_steps(STEPS, QUICK_STEPS)
     parser.add_argument("--kept", type=Path, default=KEPT, help="the file that keeps the figures (default %(default)s)")
     parser.add_argument("--show", action="store_true", help="print the kept figures, and measure nothing")
     args = parser.parse()
-    seeds, steps = args.seeds, args.steps or (QUICK_STEPS if args.quick else STEPS)
+    seeds, steps = args.seeds, args.steps
     periods = {name: SCHEMES[name].steps for name in args.scheme or (SCHEMES if args.simulated else EMULATED)}
     if uneven := [name for name, period in periods.items() if steps % period]:
         parser.error(

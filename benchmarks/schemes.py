@@ -171,7 +171,7 @@ def main() -> int:
     )
     parser.add_draws((1, 2, 3), quick=1)
     parser.add_argument("--members", type=positive, default=8)
-    parser.add_argument("--steps", type=positive, default=450)
+    parser.add_steps(450, quick=120)
     parser.add_argument("--batch", type=positive, default=4)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
@@ -182,8 +182,7 @@ def main() -> int:
         described()  # or an error that says how to prepare it
     torch.set_num_threads(1)
     members = tuple(f"m{number}" for number in range(args.members))
-    steps = min(args.steps, 120) if args.quick else args.steps
-    training = Training(args.model, members, steps, args.batch, args.learning_rate, args.dataset, args.rank)
+    training = Training(args.model, members, args.steps, args.batch, args.learning_rate, args.dataset, args.rank)
     schemes = [BASELINE, *args.schemes]
     trained = []
     for seed in args.seeds:
@@ -208,8 +207,8 @@ def main() -> int:
     ]
     rank = f" of rank {args.rank}" if args.rank else ""
     kind = f"{args.model}{rank} on {args.dataset}"
-    title = f"{kind}, {len(members)} members of batch {args.batch}, {steps} steps, {len(args.seeds)} seeds"
-    figures = {"repeats": len(args.seeds), "steps": steps, "schemes": compared}
+    title = f"{kind}, {len(members)} members of batch {args.batch}, {args.steps} steps, {len(args.seeds)} seeds"
+    figures = {"repeats": len(args.seeds), "steps": args.steps, "schemes": compared}
     figures["trainings"] = [asdict(one) for one in trained]
     show([Table(title, columns, rows)], figures, as_json=args.json)
     return 0 if all(one.identical for one in trained) else 1

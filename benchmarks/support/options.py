@@ -24,6 +24,10 @@ class Options(argparse.ArgumentParser):
         """Add `--repeats`: how often each measurement is made."""
         self._add_shortened("repeats", whole, quick, type=positive, help="how often each measurement is made")
 
+    def add_steps(self, whole: int, quick: int) -> None:
+        """Add `--steps`: how many steps a training takes."""
+        self._add_shortened("steps", whole, quick, type=positive, help="steps of a training")
+
     def add_draws(self, whole: Sequence[int], quick: int) -> None:
         """Add `--seeds`, a list of seeds; with `--quick` the first of them."""
         self._add_shortened("seeds", list(whole), list(whole[:quick]), type=numbers, help="seeds, with commas between")

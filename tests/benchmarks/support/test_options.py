@@ -10,19 +10,20 @@ pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize(
-    ("words", "repeats", "seeds"),
+    ("words", "repeats", "seeds", "steps"),
     [
-        ([], 5, [1, 2, 3]),
-        (["--quick"], 2, [1]),
-        (["--quick", "--repeats", "4", "--seeds", "7,8"], 4, [7, 8]),
+        ([], 5, [1, 2, 3], 100),
+        (["--quick"], 2, [1], 20),
+        (["--quick", "--repeats", "4", "--seeds", "7,8", "--steps", "50"], 4, [7, 8], 50),
     ],
 )
-def test_quick_takes_less_of_what_is_not_named(words: list[str], repeats: int, seeds: list[int]) -> None:
+def test_quick_takes_less_of_what_is_not_named(words: list[str], repeats: int, seeds: list[int], steps: int) -> None:
     options = Options("A claim.")
     options.add_repeats(5, quick=2)
     options.add_draws((1, 2, 3), quick=1)
+    options.add_steps(100, quick=20)
     given = options.parse(words)
-    assert (given.repeats, given.seeds) == (repeats, seeds)
+    assert (given.repeats, given.seeds, given.steps) == (repeats, seeds, steps)
 
 
 @pytest.mark.parametrize(
