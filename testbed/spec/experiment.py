@@ -20,7 +20,7 @@ from testbed.spec.experiment_checks import OWN_TRAINING, RATES, check_parts, che
 from testbed.spec.load import Source, is_part, parse_yaml, read_kind
 from testbed.spec.model import Strict, misfit, validate
 from testbed.spec.program import ProgramSection
-from testbed.spec.sync import SyncField, read_sync
+from testbed.spec.sync import SyncField, read_sync, with_plugin_files
 from testbed.spec.topology import Topology
 from testbed.spec.traffic import MAX_SCALE, MIN_SCALE
 from testbed.spec.train import TrainField, TrainSection
@@ -287,24 +287,18 @@ def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
         raise SpecError(file, [Fault(key, f"{text!r} is not a YAML value", "a number, a word or a list")]) from None
 
 
-def _name_plugin_files(value: Mapping[str, Any], file: Path, overrides: Mapping[str, str]) -> None:
+def _name_plugin_files(value: dict[str, Any], file: Path, overrides: Mapping[str, str]) -> None:
     """Replace the paths of a scheme's and policies' files by absolute paths, in place.
 
     The paths are relative to the experiment's folder, or to the current one if the command line gives them.
     """
 
-    def whole(name: Any, field: str) -> Any:
+    def path_of(field: str, name: str) -> Path:
         folder = Path() if any(is_part(field, key) for key in overrides) else file.parent
-        return str((folder / name).absolute()) if isinstance(name, str) and is_file(name) else name
+        return folder / name
 
-    sync = value.get("sync")
-    if not isinstance(sync, dict):
-        return
-    sync |= {name: whole(sync[name], f"sync.{name}") for name in ("strategy", "policy") if name in sync}
-    options = sync.get("options")
-    if isinstance(options, dict) and isinstance(also := options.get("also"), str | list):
-        names = [also] if isinstance(also, str) else also
-        options["also"] = [whole(name, "sync.options.also") for name in names]
+    if "sync" in value:
+        value["sync"] = with_plugin_files("sync", value["sync"], path_of)
 
 
 def _network(name: str, spec: ExperimentFile, file: Path) -> Topology:

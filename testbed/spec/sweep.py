@@ -12,8 +12,9 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from testbed.spec.load import is_part, read_kind
+from testbed.spec.load import holds, is_part, read_kind
 from testbed.spec.model import Strict, misfit, validate
+from testbed.spec.sync import with_plugin_files
 
 #: The most runs of a sweep: at a minute each, 10,000 take a week.
 MOST_RUNS = 10_000
@@ -118,3 +119,22 @@ class Sweep:
     def experiment(self) -> Path:
         """The experiment's file."""
         return self.file.parent / self.spec.experiment
+
+    @property
+    def axes(self) -> dict[str, Axis]:
+        """The axes of the file, with absolute paths of the schemes' and policies' files that their points name.
+
+        A path begins at the sweep's folder. If no such file is there, it begins at the current folder, as all these
+        paths did in earlier versions.
+        """
+        return {
+            axis: {
+                label: {field: with_plugin_files(field, value, self._plugin_file) for field, value in fields.items()}
+                for label, fields in points.items()
+            }
+            for axis, points in self.spec.axes.items()
+        }
+
+    def _plugin_file(self, _: str, name: str) -> Path:
+        beside, here = self.file.parent / name, Path(name)
+        return here if holds(here.is_file) and not holds(beside.is_file) else beside

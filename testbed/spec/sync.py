@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
 
@@ -13,6 +14,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model
 from testbed.plan import CODEC_BYTES, TOPK, codec_bytes
 from testbed.schemes import SCHEMES, Scheme, is_file, named
 from testbed.schemes.options import C, Checked, Misfit, Options, read
+from testbed.spec.load import is_part
 from testbed.spec.model import Strict, misfit
 from testbed.spec.units import Duration, at_least
 
@@ -21,6 +23,11 @@ MOST_STREAMS = 16
 
 #: The fields of schemes whose exchanges a policy plans; only schemes that all-reduce have the last field.
 PLANNED_FIELDS = ("policy", "options", "codec", "link_codecs")
+
+#: The field that names further policies for `auto`.
+ALSO_FIELD = "sync.options.also"
+#: The fields of an experiment that name a scheme or policies, each by its name or its file.
+PLUGIN_FIELDS = ("sync.strategy", "sync.policy", ALSO_FIELD)
 
 
 class SyncSection(Strict):
@@ -132,6 +139,26 @@ def model_of(scheme: Scheme) -> type[Strict]:
 
 #: The type of the field `sync` in an experiment file.
 SyncField = Annotated[SerializeAsAny[SyncSection], BeforeValidator(read_sync)]
+
+
+def with_plugin_files(field: str, value: Any, path_of: Callable[[str, str], Path]) -> Any:
+    """Return a field's value with absolute paths of the files of a scheme and of policies.
+
+    Args:
+        field: The dotted path of an experiment's field: `sync`, a part of it, or any other.
+        value: The value as it is written.
+        path_of: Returns the path of a file; given the field that names it, and its name as written.
+    """
+    if isinstance(value, Mapping) and any(is_part(plugin, field) for plugin in PLUGIN_FIELDS):
+        return {name: with_plugin_files(f"{field}.{name}", part, path_of) for name, part in value.items()}
+
+    def whole(name: Any) -> Any:
+        by_file = field in PLUGIN_FIELDS and isinstance(name, str) and is_file(name)
+        return str(path_of(field, name).absolute()) if by_file else name
+
+    if field == ALSO_FIELD and isinstance(value, str | list):
+        return [whole(name) for name in ([value] if isinstance(value, str) else value)]
+    return whole(value)
 
 
 @cache

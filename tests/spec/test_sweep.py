@@ -45,6 +45,29 @@ def test_the_experiment_lies_where_the_file_says_from_its_own_folder_on(tmp_path
     assert load(tmp_path, experiment="../experiments/a.yaml").experiment == tmp_path / "../experiments/a.yaml"
 
 
+def test_the_files_of_policies_and_schemes_lie_from_the_sweep_s_folder_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "sweeps").mkdir()
+    for file in (folder / "mine.py", tmp_path / "mine.py", tmp_path / "earlier.py"):
+        file.touch()
+    monkeypatch.chdir(tmp_path)
+    options = {"also": ["mst", "./mine.py", "earlier.py", "missing.py"], "roots": 1}
+    points = {
+        "policy": {"sync.policy": "./mine.py", "name": "mine.py"},
+        "options": {"sync.options": options},
+        "whole": {"sync": {"strategy": "mine.py", "options": {"also": "earlier.py"}, "every": 4}},
+    }
+    sweep = load(folder, axes={"plan": points})
+    files = [str(folder / "mine.py"), str(tmp_path / "earlier.py"), str(folder / "missing.py")]
+    assert sweep.axes["plan"] == {
+        "policy": {"sync.policy": files[0], "name": "mine.py"},
+        "options": {"sync.options": {"also": ["mst", *files], "roots": 1}},
+        "whole": {"sync": {"strategy": files[0], "options": {"also": [files[1]]}, "every": 4}},
+    }
+    assert sweep.spec.axes["plan"] == points
+
+
 def test_without_axes_there_is_one_point(tmp_path: Path) -> None:
     assert load(tmp_path, axes={}).spec.points == 1
 

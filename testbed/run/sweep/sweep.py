@@ -95,7 +95,7 @@ def planned_sweep(sweep: Sweep, overrides: Mapping[str, str] | None = None) -> l
     if wrong := [*taken, *_replaced(sweep, everywhere)]:
         raise SpecError(sweep.file, wrong)
     points = []
-    for labels, own in combinations(spec.axes):
+    for labels, own in combinations(sweep.axes):
         try:
             points.append(point_at(file, labels, {**everywhere, **own}))
         except SpecError as error:

@@ -46,6 +46,7 @@ from testbed.run.terminal.display import Display, ProgressConsole
 from testbed.simulation.simulate import simulate
 from testbed.spec.errors import SpecError
 from testbed.spec.sweep import Sweep
+from testbed.starts import new_policy
 from tests.run.running import NOTHING, REPOSITORY, Running
 from tests.run.sweep.test_planned_run import PAIR, TOPOLOGY
 from tests.run.terminal.test_display import Terminal
@@ -280,6 +281,20 @@ def test_overrides_hold_at_all_points(folder: Path) -> None:
     assert again.made == [], "runs with the same overrides are complete"
     sweep(folder, other := Simulated(), resume=True)
     assert len(other.made) == 2, "runs without them are not"
+
+
+@pytest.mark.pure
+@pytest.mark.usefixtures("registry")
+def test_a_policy_s_file_lies_from_the_sweep_s_folder_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place := tmp_path / "sweeps").mkdir()
+    experiments.write(tmp_path)
+    new_policy("mine", place)
+    file = write(place, experiment="../experiment.yaml", axes={"sync.policy": ["./mine.py"]}, seeds=[1])
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    (run,) = planned_sweep(Sweep.load(file))
+    assert run.point.labels == {"sync.policy": "./mine.py"}
+    assert run.overrides == {"sync.policy": str(place / "mine.py"), "seed": "1"}
 
 
 @pytest.mark.local
