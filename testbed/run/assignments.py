@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from testbed.compiler import CompilerError
-from testbed.controller.model.spec import GossipGraph
+from testbed.controller.model.spec import GossipGraph, PlanningSpec
 from testbed.emulation.network.routing import Routes
+from testbed.plan import Plan
 from testbed.planning import PolicyError, View
 from testbed.planning.events import load as load_simulator
 from testbed.planning.graphs import Graph, GraphError, make_graph
+from testbed.planning.policies.given import GivenPlan
 from testbed.planning.policy import check_plan
 from testbed.plugins import policy_named, refusal
 from testbed.run.errors import CannotRun
@@ -46,7 +48,8 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     An experiment whose own command trains has no policy to check. `routes` are the network's; None computes them.
 
     Raises:
-        SpecError: The policy does not exist, refuses its options, or has no plan that fits the declared network.
+        SpecError: The policy does not exist, refuses its options, or has no plan that fits the declared network. Or its
+            options have a written plan with other members or codecs than the run's.
         CannotRun: This machine has no compiler for the simulator.
     """
     if experiment.spec.program is not None:
@@ -62,10 +65,33 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     except (PolicyError, TypeError, ValueError) as error:
         raise _refused(experiment, str(error)) from None
     try:
+        policy.check(known)
         check_plan(policy, known, policy.plan(known))
     except Exception as error:
         raise _refused(experiment, refusal(policy, error)) from None
+    if isinstance(policy, GivenPlan):
+        _check_codecs(experiment, known, policy.written())
     assignment_of(experiment)
+
+
+def _check_codecs(experiment: Experiment, known: View, plan: Plan) -> None:
+    """Raise SpecError if a plan that the experiment's file has differs from the run in a codec."""
+    sync = experiment.spec.sync
+    planning = PlanningSpec(
+        view=known,
+        policy=sync.policy,
+        options=policy_options(experiment.spec),
+        codec=sync.codec,
+        link_codecs=experiment.link_codecs_among(experiment.topology),
+        conducted=sync.scheme.conducted,
+    )
+    try:
+        planning.check_codecs(plan)
+    except PolicyError as error:
+        at = ".".join(filter(None, ("sync.options.document", error.field, error.link)))
+        rule, _, _ = str(error).partition(": ")
+        remedy = f"this run's codec, or the plan's codec in `sync.{error.field}`"
+        raise SpecError(experiment.file, [Fault(at, rule, remedy)]) from None
 
 
 def _declared(experiment: Experiment, routes: Routes | None = None) -> View:

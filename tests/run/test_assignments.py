@@ -12,9 +12,10 @@ import torch
 
 from testbed.controller.model.spec import GossipGraph
 from testbed.emulation.network.routing import Routes
+from testbed.plan import Plan, Tree
 from testbed.planning.view import Member
 from testbed.protocol import NodeConfiguration
-from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
+from testbed.run.assignments import assignment_of, check_policy, graph_of, policy_options, site_period
 from testbed.run.jobs import Jobs
 from testbed.schemes.adpsgd import ActiveMember, PassiveMember
 from testbed.schemes.assignment import GossipAssignment, steps_of
@@ -200,3 +201,45 @@ def test_the_scheme_or_its_policy_says_when_all_synchronize(tmp_path: Path) -> N
     assert site_period(loaded(tmp_path, {"strategy": "hybrid", "policy": "star", "period": 3}).spec) == 3
     assert site_period(loaded(tmp_path, {"strategy": "hybrid", "policy": "cpn", "period": 3}).spec) == 1
     assert site_period(loaded(tmp_path, {"strategy": "diloco"}).spec) == 1
+
+
+LEAVES = ("paris-w1", "tokyo-w0", "dallas-w0")
+STAR = Tree("paris-w0", dict.fromkeys(LEAVES, "paris-w0"), dict.fromkeys(LEAVES, "paris-w0"))
+WRITTEN = Plan(0, ("paris-w0", *LEAVES), (STAR,), codec="int8", link_codecs={"paris-w0->tokyo-w0": "fp16"})
+PAIR = Tree("paris-w0", {"paris-w1": "paris-w0"}, {"paris-w1": "paris-w0"})
+
+
+def with_plan(folder: Path, sync: dict[str, Any], plan: Plan = WRITTEN, **more: Any) -> Experiment:
+    return loaded(folder, {**sync, "policy": "given", "options": {"document": plan.to_json()}}, **more)
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"codec": "int8"},
+        {"codec": "int8", "link_codecs": {"paris->tokyo": "fp16", "tokyo->paris": "bf16"}},
+    ],
+)
+def test_a_written_plan_has_the_codecs_of_its_experiment(sync: dict[str, Any], tmp_path: Path) -> None:
+    check_policy(with_plan(tmp_path, sync))
+
+
+@pytest.mark.parametrize(
+    ("sync", "plan", "field"),
+    [
+        ({}, WRITTEN, "sync.options.document.codec"),
+        (
+            {"codec": "int8", "link_codecs": {"paris->tokyo": "bf16"}},
+            WRITTEN,
+            "sync.options.document.link_codecs.paris-w0->tokyo-w0",
+        ),
+        ({}, Plan(0, ("paris-w0", "paris-w1"), (PAIR,)), "sync.policy"),
+    ],
+)
+def test_a_written_plan_with_other_codecs_or_members_is_refused(
+    sync: dict[str, Any], plan: Plan, field: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        check_policy(with_plan(tmp_path, sync, plan))
+    assert caught.value.fields == (field,)
+    assert caught.value.faults[0].remedy
