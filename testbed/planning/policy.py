@@ -73,6 +73,11 @@ class Policy(ABC):
         """
         return None
 
+    @property
+    def makes_groups(self) -> bool:
+        """True if its plans may have rounds inside groups."""
+        return False
+
     def explain(self, view: View, plan: Plan) -> dict[str, Any]:
         """Return the figures behind `plan`, as plain values for JSON; empty where the plan needs no explanation."""
         return {}

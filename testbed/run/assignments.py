@@ -48,8 +48,9 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     An experiment whose own command trains has no policy to check. `routes` are the network's; None computes them.
 
     Raises:
-        SpecError: The policy does not exist, refuses its options, or has no plan that fits the declared network. Or its
-            options have a written plan with other members or codecs than the run's.
+        SpecError: The policy does not exist, refuses its options, or has no plan that fits the declared network, or
+            plans groups for an elastic run. Or its options have a written plan with other members or codecs than the
+            run's.
         CannotRun: This machine has no compiler for the simulator.
     """
     if experiment.spec.program is not None:
@@ -66,9 +67,13 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
         raise _refused(experiment, str(error)) from None
     try:
         policy.check(known)
-        check_plan(policy, known, policy.plan(known))
+        plan = policy.plan(known)
+        check_plan(policy, known, plan)
     except Exception as error:
         raise _refused(experiment, refusal(policy, error)) from None
+    if experiment.spec.elastic is not None and sync.scheme.exchange == "all-reduce" and plan.groups:
+        rule = f"{sync.policy} plans rounds inside groups, which elastic runs do not support"
+        raise SpecError(experiment.file, [Fault("sync.policy", rule, "a policy without groups, or no `elastic`")])
     if isinstance(policy, GivenPlan):
         _check_codecs(experiment, known, policy.written())
     assignment_of(experiment)

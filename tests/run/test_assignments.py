@@ -243,3 +243,14 @@ def test_a_written_plan_with_other_codecs_or_members_is_refused(
         check_policy(with_plan(tmp_path, sync, plan))
     assert caught.value.fields == (field,)
     assert caught.value.faults[0].remedy
+
+
+@pytest.mark.parametrize(
+    "policy", [{"policy": "cpn", "options": {"groups": "sites"}}, {"policy": "hips", "options": {"period": 4}}]
+)
+def test_a_policy_that_makes_groups_is_refused_where_members_may_go(policy: dict[str, Any], tmp_path: Path) -> None:
+    sync = {"strategy": "local_sgd", **policy}
+    check_policy(loaded(tmp_path, sync))
+    with pytest.raises(SpecError) as caught:
+        check_policy(loaded(tmp_path, sync, elastic={"quorum": 2}))
+    assert caught.value.fields == ("sync.policy",)

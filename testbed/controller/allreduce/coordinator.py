@@ -26,7 +26,6 @@ from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequests
 from testbed.controller.replanning.planner import Planner
 from testbed.planning import Pair, PhysicalLink, Policy, make_policy
-from testbed.planning.policies.given import GivenPlan
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Report, Stop
 
 log = logging.getLogger(__name__)
@@ -288,8 +287,7 @@ class AllReduceCoordinator(Coordinator):
 
     def _force(self, policy: Policy) -> None:
         """Use a user's policy from now on. Raises PolicyError if the run can't follow its plans."""
-        if isinstance(policy, GivenPlan):
-            self.maker.check_written(policy.written())
+        self.maker.check_forced(policy)
         self.planner.force(policy)
 
     # Progress

@@ -12,6 +12,7 @@ from testbed.controller.replanning.training import TrainingMonitor, TrainingQues
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
 from testbed.planning.conductor import SchemeCatalog
+from testbed.planning.policies.given import GivenPlan
 from testbed.planning.policy import check_plan, is_own
 from testbed.plugins import as_policy_errors
 
@@ -85,26 +86,30 @@ class PlanMaker:
         Raises:
             PolicyError: The run can't follow the plan.
         """
-        self._check_groups(plan)
+        if plan.groups:
+            self._check_groups(plan.policy or "this policy")
         dressed = self.options.dress(plan, view)
         if self.training is None:
             return dressed
         return self.training.dress(dressed, self._group.plans.in_force)
 
-    def check_written(self, plan: Plan) -> None:
-        """Check that the run can follow a plan as a user wrote it.
+    def check_forced(self, policy: Policy) -> None:
+        """Check that the run can follow the plans of a policy that a user asks for.
 
         Raises:
-            PolicyError: A codec of the plan is not the run's, or the run is elastic and the plan has groups.
+            PolicyError: The run is elastic and the policy makes groups, or a codec of a written plan is not the run's.
         """
-        self._check_groups(plan)
-        self.options.check_codecs(plan)
+        if policy.makes_groups:
+            self._check_groups(policy.name)
+        if isinstance(policy, GivenPlan):
+            self.options.check_codecs(policy.written())
 
-    def _check_groups(self, plan: Plan) -> None:
-        if self._elastic and plan.groups:
+    def _check_groups(self, policy: str) -> None:
+        """Raise PolicyError if the run, for which `policy` makes groups, is elastic."""
+        if self._elastic:
             raise PolicyError(
-                f"a plan of {plan.policy or 'given'} has groups, which elastic runs do not support; choose another "
-                "policy, or a plan without groups",
+                f"a plan of {policy} has groups, which elastic runs do not support; choose another policy, or a plan "
+                "without groups",
                 rule="groups",
             )
 

@@ -27,6 +27,11 @@ class GivenPlan(Policy):
     def __post_init__(self) -> None:
         self.written()
 
+    @property
+    def makes_groups(self) -> bool:
+        """True if the document's plan has groups."""
+        return bool(self.written().groups)
+
     def plan(self, view: View) -> Plan:
         """Return the document's plan; if the view has other members than that plan, return the policy `auto`'s plan.
 

@@ -65,6 +65,11 @@ class Hips(Policy):
     def __post_init__(self) -> None:
         check_whole(self, "period", self.period, least=1)
 
+    @property
+    def makes_groups(self) -> bool:
+        """True if not every round is global."""
+        return self.period > 1
+
     def plan(self, view: View) -> Plan:
         """Return two levels of stars, with the global server that gives the shortest predicted round."""
         sites = view.sites()

@@ -203,6 +203,25 @@ def test_a_written_plan_with_groups_is_refused_where_members_may_go(told: Told) 
     assert told.coordinator.planner.policy.name == "mst"
 
 
+@pytest.mark.parametrize(
+    "asked", [ForcePolicy(policy="cpn"), ForcePolicy(policy="hips", options={"period": 4})], ids=lambda its: its.policy
+)
+def test_a_policy_that_makes_groups_is_refused_where_members_may_go(
+    told: Told, asked: ForcePolicy, tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError) as caught:
+        told.coordinator.do(asked)
+    assert caught.value.rule == "groups"
+    assert told.coordinator.planner.policy.name == "mst"
+    told.coordinator.do(ForcePolicy(policy="hips"))
+    assert told.coordinator.planner.policy.name == "hips"
+    (tmp_path / "other").mkdir()
+    others = Told(tmp_path / "other", elastic=False).coordinator
+    others.do(asked)
+    assert others.planner.policy.name == asked.policy
+    others.close()
+
+
 def test_what_nobody_says_to_hold_in_time_is_dropped(told: Told) -> None:
     told.force("d-w0")
     late = told.timers[-1]

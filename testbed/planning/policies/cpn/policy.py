@@ -91,6 +91,11 @@ class Cpn(Policy):
             text = f"cpn: labels {self.labels!r} {rule}"
             raise PolicyError(text, field="labels", given=self.labels)
 
+    @property
+    def makes_groups(self) -> bool:
+        """True: it makes groups, unless one group of all members costs least."""
+        return True
+
     def plan(self, view: View) -> Plan:
         """Return the plan of the groups that the option `groups` asks for, at their best period."""
         return self._best(view, ())
