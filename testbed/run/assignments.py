@@ -23,6 +23,7 @@ from testbed.schemes.assignment import Assignment, GossipAssignment, Setting
 from testbed.schemes.options import Misfit
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment, ExperimentFile
+from testbed.spec.sync import SyncSection
 
 #: The policy that plans with the workers' computing power, and makes groups itself.
 CPN = "cpn"
@@ -50,7 +51,7 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     Raises:
         SpecError: The policy does not exist, refuses its options, or has no plan that fits the declared network, or
             plans groups for an elastic run. Or its options have a written plan with other members or codecs than the
-            run's.
+            run's, or by which the scheme can't train.
         CannotRun: This machine has no compiler for the simulator.
     """
     if experiment.spec.program is not None:
@@ -75,12 +76,27 @@ def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
         rule = f"{sync.policy} plans rounds inside groups, which elastic runs do not support"
         raise SpecError(experiment.file, [Fault("sync.policy", rule, "a policy without groups, or no `elastic`")])
     if isinstance(policy, GivenPlan):
-        _check_codecs(experiment, known, policy.written())
+        _check_document(experiment, known, policy.written())
     assignment_of(experiment)
 
 
-def _check_codecs(experiment: Experiment, known: View, plan: Plan) -> None:
-    """Raise SpecError if a plan that the experiment's file has differs from the run in a codec."""
+def check_written(sync: SyncSection, plan: Plan) -> None:
+    """Check that members that all-reduce can train by a plan that a user wrote.
+
+    Raises:
+        Misfit: Their scheme does not take the plan's groups or codecs of links; names the field of the plan.
+    """
+    for edge, codec in plan.link_codecs.items():
+        try:
+            sync.own.check_plan("", {}, codec)
+        except Misfit as error:
+            raise Misfit(f"link_codecs.{edge}", error.problem, error.remedy) from None
+    if plan.groups and sync.own.among_all:
+        raise Misfit("groups", "the plan has rounds inside groups, and this scheme has none", "a plan without them")
+
+
+def _check_document(experiment: Experiment, known: View, plan: Plan) -> None:
+    """Raise SpecError if members can't train by a plan that the experiment's file has, or a codec is not the run's."""
     sync = experiment.spec.sync
     planning = PlanningSpec(
         view=known,
@@ -91,7 +107,12 @@ def _check_codecs(experiment: Experiment, known: View, plan: Plan) -> None:
         conducted=sync.scheme.conducted,
     )
     try:
+        if sync.scheme.exchange == "all-reduce":
+            check_written(sync, plan)
         planning.check_codecs(plan)
+    except Misfit as error:
+        fault = Fault(f"sync.options.document.{error.name}", error.problem, error.remedy)
+        raise SpecError(experiment.file, [fault]) from None
     except PolicyError as error:
         at = ".".join(filter(None, ("sync.options.document", error.field, error.link)))
         rule, _, _ = str(error).partition(": ")

@@ -34,6 +34,7 @@ from testbed.link import pair_name
 from testbed.plan import Plan, PlanError
 from testbed.planning import Pair, PhysicalLink
 from testbed.run import view
+from testbed.run.assignments import check_written
 from testbed.run.errors import RunFailed
 from testbed.schemes.options import Misfit
 from testbed.spec.event import Event, LinkChange
@@ -231,17 +232,16 @@ class Changes:
         sync = self._experiment.spec.sync
         if sync.scheme.exchange != "all-reduce":
             return
-        if isinstance(request, ForcePolicy):
-            sync.own.check_plan(request.policy, request.options, sync.codec)
-            return
-        try:
-            plan = Plan.from_json(request.plan)
-        except PlanError:
-            return  # the controller refuses it, and says why
-        for codec in plan.link_codecs.values():
-            sync.own.check_plan("", {}, codec)
-        if plan.groups and sync.own.among_all:
-            raise Misfit("groups", "the plan has rounds inside groups, and this scheme has none", "a plan without them")
+        match request:
+            case ForcePlan(plan=document):
+                pass
+            case ForcePolicy(policy="given"):
+                document = request.options.get("document", {})
+            case ForcePolicy():
+                sync.own.check_plan(request.policy, request.options, sync.codec)
+                return
+        with suppress(PlanError):  # the controller refuses it, and says why
+            check_written(sync, Plan.from_json(document))
 
     def _stop(self, request: Stop, by: By) -> None:
         if self._controller is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,7 @@ LEAVES = ("paris-w1", "tokyo-w0", "dallas-w0")
 STAR = Tree("paris-w0", dict.fromkeys(LEAVES, "paris-w0"), dict.fromkeys(LEAVES, "paris-w0"))
 WRITTEN = Plan(0, ("paris-w0", *LEAVES), (STAR,), codec="int8", link_codecs={"paris-w0->tokyo-w0": "fp16"})
 PAIR = Tree("paris-w0", {"paris-w1": "paris-w0"}, {"paris-w1": "paris-w0"})
+LINK_CODEC = "sync.options.document.link_codecs.paris-w0->tokyo-w0"
 
 
 def with_plan(folder: Path, sync: dict[str, Any], plan: Plan = WRITTEN, **more: Any) -> Experiment:
@@ -228,15 +229,13 @@ def test_a_written_plan_has_the_codecs_of_its_experiment(sync: dict[str, Any], t
     ("sync", "plan", "field"),
     [
         ({}, WRITTEN, "sync.options.document.codec"),
-        (
-            {"codec": "int8", "link_codecs": {"paris->tokyo": "bf16"}},
-            WRITTEN,
-            "sync.options.document.link_codecs.paris-w0->tokyo-w0",
-        ),
+        ({"codec": "int8", "link_codecs": {"paris->tokyo": "bf16"}}, WRITTEN, LINK_CODEC),
         ({}, Plan(0, ("paris-w0", "paris-w1"), (PAIR,)), "sync.policy"),
+        ({"strategy": "sparta"}, replace(WRITTEN, codec="fp32"), LINK_CODEC),
+        ({"codec": "int8"}, replace(WRITTEN, groups=(WRITTEN.whole,), period=2), "sync.options.document.groups"),
     ],
 )
-def test_a_written_plan_with_other_codecs_or_members_is_refused(
+def test_a_written_plan_that_does_not_fit_its_experiment_is_refused(
     sync: dict[str, Any], plan: Plan, field: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SpecError) as caught:

@@ -376,6 +376,10 @@ GROUPED = replace(PLAN, groups=(PLAN.whole,), period=2)
 THROUGH_CODEC = replace(PLAN, link_codecs={"paris-w1->paris-w0": "int8"})
 
 
+def given(plan: Plan) -> ForcePolicy:
+    return ForcePolicy(policy="given", options={"document": plan.to_json()})
+
+
 @pytest.mark.pure
 @pytest.mark.parametrize(
     ("strategy", "refused", "taken"),
@@ -383,6 +387,8 @@ THROUGH_CODEC = replace(PLAN, link_codecs={"paris-w1->paris-w0": "int8"})
         ("gradients", ForcePolicy(policy="cpn"), ForcePolicy(policy="star")),
         ("gradients", ForcePolicy(policy="hips", options={"period": 4}), ForcePolicy(policy="hips")),
         ("gradients", ForcePlan(plan=GROUPED.to_json()), ForcePlan(plan=THROUGH_CODEC.to_json())),
+        ("gradients", given(GROUPED), given(PLAN)),
+        ("sparta", given(THROUGH_CODEC), given(GROUPED)),
         ("sparta", ForcePlan(plan=THROUGH_CODEC.to_json()), ForcePlan(plan=GROUPED.to_json())),
         ("local_sgd", ForcePolicy(policy="cpn", options={"temporal": True}), ForcePolicy(policy="cpn")),
     ],
