@@ -25,7 +25,7 @@ from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequests
 from testbed.controller.replanning.planner import Planner
-from testbed.planning import Pair, PhysicalLink, Policy, make_policy
+from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, make_policy
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Report, Stop
 
 log = logging.getLogger(__name__)
@@ -286,7 +286,11 @@ class AllReduceCoordinator(Coordinator):
         return iter(())
 
     def _force(self, policy: Policy) -> None:
-        """Use a user's policy from now on. Raises PolicyError if the run can't follow its plans."""
+        """Use a user's policy from now on. Raises PolicyError if the run is over or can't follow the policy's plans."""
+        if self.group.phase == "over":
+            raise PolicyError(
+                "the training is over, so no other plan can come into force; start another run", rule="over"
+            )
         self.maker.check_forced(policy)
         self.planner.force(policy)
 

@@ -222,6 +222,15 @@ def test_a_policy_that_makes_groups_is_refused_where_members_may_go(
     others.close()
 
 
+def test_no_policy_or_plan_is_taken_once_the_run_is_over(told: Told) -> None:
+    told.coordinator.end()
+    for asked in (ForcePolicy(policy="star"), ForcePlan(plan=told.plan.to_json())):
+        with pytest.raises(PolicyError) as caught:
+            told.coordinator.do(asked)
+        assert caught.value.rule == "over"
+    assert told.coordinator.planner.policy.name == "mst" and not told.coordinator.planner.considering
+
+
 def test_what_nobody_says_to_hold_in_time_is_dropped(told: Told) -> None:
     told.force("d-w0")
     late = told.timers[-1]
