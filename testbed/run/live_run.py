@@ -28,7 +28,7 @@ from testbed.emulation.daemon import RUN_SOCKET, status
 from testbed.emulation.daemon.handlers import as_api_problem
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes, EventPlayer
-from testbed.run.errors import CannotRun
+from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
@@ -58,7 +58,7 @@ class LoopExecutor(Executor):
         return future
 
     def wait(self, seconds: float) -> None:
-        """Run the queued calls, and those that arrive within `seconds`."""
+        """Run the queued calls, and those that arrive within `seconds`. Raises RunFailed if a call does."""
         until = time.monotonic() + seconds
         with suppress(queue.Empty):
             while True:
@@ -77,6 +77,9 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
         return
     try:
         future.set_result(work())
+    except RunFailed as error:
+        future.set_exception(ApiProblem(FAILED, f"the run ends: {error}"))
+        raise
     except Exception as error:
         future.set_exception(error)
     except BaseException as error:  # an interrupt of this thread also ends the call
@@ -139,8 +142,13 @@ class LiveRun(Subject):
         raise ApiProblem(NOT_HERE, f"the history of a run's links is in {self._run_log.directory.path}/links.jsonl")
 
     def do(self, request: Request) -> dict[str, Any]:
-        """Carry out a request. Its rates are not scaled: `scale` applies to the rates in files."""
-        with as_api_problem():
+        """Carry out a request. Its rates are not scaled: `scale` applies to the rates in files.
+
+        Raises:
+            ApiProblem: The request was not carried out.
+            RunFailed: The time limit of the run's check was exceeded meanwhile, which ends the run.
+        """
+        with as_api_problem(RunFailed):
             try:
                 return self._changes.do(request, "hand")
             except ControllerSilentError as error:

@@ -18,9 +18,10 @@ import pytest
 from rich.console import Console
 
 from testbed.api.entry import TOKEN, ApiPort
+from testbed.api.requests import FAILED, ApiProblem, Stop
 from testbed.api.server import ApiServer
 from testbed.run import live_run
-from testbed.run.errors import CannotRun
+from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.live_run import LiveRun, LoopExecutor, RunControl
 from testbed.run.terminal.display import Display
 from tests.waiting import PATIENCE_S
@@ -137,3 +138,17 @@ def test_a_request_to_stop_has_its_answer_before_the_run_ends(tmp_path: Path, mo
     control._executor.submit(setattr, changes, "stopped", True).add_done_callback(lambda _: done.append("answered"))
     control.wait(0.0)
     assert done == ["answered", signal.SIGTERM]
+
+
+def test_a_time_limit_that_is_exceeded_during_a_request_ends_the_run(tmp_path: Path) -> None:
+    def change(*_: object) -> None:
+        raise RunFailed("a check took longer than 300 s", rule="timeout")
+
+    changes = SimpleNamespace(stopped=False, do=change)
+    control = RunControl(MagicMock(), MagicMock(folder=tmp_path), MagicMock(), changes, None)  # type: ignore[arg-type]
+    asked = control._executor.submit(control._run.do, Stop(reason="enough"))
+    with pytest.raises(RunFailed) as caught:
+        control.wait(0.0)
+    assert caught.value.rule == "timeout"
+    problem = asked.exception(timeout=0)
+    assert isinstance(problem, ApiProblem) and problem.status == FAILED

@@ -129,11 +129,14 @@ def pause_replay(testbed: Testbed, paused: bool) -> None:
 
 
 @contextmanager
-def as_api_problem() -> Iterator[None]:
-    """Turn any error inside the context into an ApiProblem, so that a failed request does not take the network down."""
+def as_api_problem(*passed: type[Exception]) -> Iterator[None]:
+    """Turn any error inside the context into an ApiProblem, so that a failed request does not take the network down.
+
+    Errors of the classes `passed` are left as they are.
+    """
     try:
         yield
-    except ApiProblem:
+    except (ApiProblem, *passed):
         raise
     except (SpecError, KeyError) as error:
         raise ApiProblem(WRONG, str(error.args[0])) from error
