@@ -56,17 +56,22 @@ OWNER_REQUESTS: tuple[type[Request], ...] = (ReadStatus, ReadRounds, ChangeNetwo
 
 
 class ControllerError(RuntimeError):
-    """The controller refused a request, or did not answer."""
+    """The controller refused a request, did not answer, or raised an internal error."""
 
 
 class ControllerSilentError(ControllerError):
     """The controller did not answer a request."""
 
 
+class ControllerFaultError(ControllerError):
+    """The controller raised an internal error on a request."""
+
+
 class ControllerClient:
     """Makes requests to a controller, each over its own connection. Any thread may use it.
 
-    Every method raises ControllerError if the controller refuses or does not answer.
+    Every method raises ControllerSilentError if the controller does not answer, ControllerFaultError if it raises an
+    internal error, and another ControllerError if it refuses.
 
     Args:
         path: The owner's Unix socket.
@@ -119,6 +124,8 @@ class ControllerClient:
             answer = json.loads(self._exchange(json.dumps(request.to_json()).encode()))
         except (OSError, ValueError) as error:
             raise ControllerSilentError(f"the controller at {self._path} did not answer: {error}") from error
+        if "failed" in answer:
+            raise ControllerFaultError(f"internal error of the controller: {answer['failed']}")
         if "refused" in answer:
             raise ControllerError(answer["refused"])
         return answer["answer"]

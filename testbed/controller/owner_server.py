@@ -4,6 +4,7 @@ A connection carries one request and its answer. Each is a JSON value that ends 
 
     {"request": "ForcePolicy", "policy": "mst"}   ->   {"answer": {}}
                                                   or   {"refused": "why"}
+                                                  or   {"failed": "an internal error of the controller"}
 
 A member comes to an elastic run in three steps:
 
@@ -33,9 +34,6 @@ from testbed.planning import Member, Pair, PhysicalLink, View
 from testbed.telemetry.store import finite
 
 log = logging.getLogger(__name__)
-
-#: The first words of a refusal that is caused by an internal error of the controller.
-OWN_FAULT = "the controller failed"
 
 
 class NotEnrolled(DetailedError, ValueError):
@@ -134,7 +132,7 @@ class OwnerServer:
 
 
 async def answer(controller: ControllerService, request_json: bytes) -> dict[str, Any]:
-    """Carry out a request in JSON. Returns `{"answer": value}`, or `{"refused": why}`."""
+    """Carry out a request in JSON. Return `{"answer": value}`, `{"refused": why}` or `{"failed": error}`."""
     try:
         request = request_from_json(json.loads(request_json), OWNER_REQUESTS)
         return {"answer": await _carry_out(controller, request)}
@@ -142,7 +140,7 @@ async def answer(controller: ControllerService, request_json: bytes) -> dict[str
         return {"refused": str(error)}
     except Exception as error:  # an internal error: the run goes on, and its owner is told
         log.exception("internal error of the controller on a request of its owner")
-        return {"refused": f"{OWN_FAULT}: {error!r}"}
+        return {"failed": f"{error!r}; the controller's log has the traceback"}
 
 
 async def _carry_out(controller: ControllerService, request: Request) -> Any:

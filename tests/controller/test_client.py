@@ -8,12 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controller.client import ControllerClient, ControllerSilentError
+from testbed.controller.client import ControllerClient, ControllerError, ControllerFaultError, ControllerSilentError
 
 pytestmark = pytest.mark.local
 
 
-def test_a_controller_that_is_killed_as_it_answers_is_one_that_does_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "error", "named"),
+    [
+        (b'{"answer": {"state": "run', ControllerSilentError, r"owner\.sock"),  # it is killed as it answers
+        (b'{"failed": "KeyError()"}', ControllerFaultError, "KeyError"),
+    ],
+)
+def test_a_controller_that_does_not_answer_differs_from_one_that_refuses(
+    said: bytes, error: type[ControllerError], named: str, tmp_path: Path
+) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "owner.sock"))
         server.listen()
@@ -21,10 +30,10 @@ def test_a_controller_that_is_killed_as_it_answers_is_one_that_does_not(tmp_path
         def answer() -> None:
             with server.accept()[0] as connection:
                 connection.recv(1 << 16)
-                connection.sendall(b'{"answer": {"state": "run')
+                connection.sendall(said)
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(ControllerSilentError, match=r"owner\.sock"):
+        with pytest.raises(error, match=named):
             ControllerClient(tmp_path / "owner.sock").status()
         thread.join()

@@ -13,7 +13,7 @@ import torch
 
 from testbed import sync
 from testbed.controller.model.spec import Elasticity, Newcomer
-from testbed.controller.owner_server import NotEnrolled, enrol
+from testbed.controller.owner_server import NotEnrolled, answer, enrol
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.service import ControllerService
 from testbed.planning import View
@@ -122,3 +122,16 @@ async def test_where_secrets_were_handed_out_nobody_is_added(tmp_path: Path) -> 
         await enrolled(controller)
     assert caught.value.rule == "secrets"
     await controller.close()
+
+
+async def test_an_internal_error_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise KeyError("round")
+
+    async with running(spec_of(FIRST), tmp_path) as controller:
+        with monkeypatch.context() as patched:
+            patched.setattr(controller, "status", fail)
+            said = await answer(controller, b'{"request": "ReadStatus"}')
+        assert said.keys() == {"failed"} and "KeyError" in said["failed"]
+        said = await answer(controller, b'{"request": "ForcePolicy", "policy": "nosuch"}')
+        assert said.keys() == {"refused"} and "nosuch" in said["refused"]

@@ -14,7 +14,7 @@ import yaml
 
 from testbed.api.requests import WRONG, AddWorker, ApiProblem, ForcePlan, ForcePolicy, RecordLaunch, Request, Stop
 from testbed.cli.tables import print_swap
-from testbed.controller.client import ControllerClient, ControllerError, ControllerSilentError
+from testbed.controller.client import ControllerClient, ControllerError, ControllerFaultError, ControllerSilentError
 from testbed.controller.model.spec import Newcomer
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.swap import NetworkSwap
@@ -328,7 +328,12 @@ def test_a_run_that_takes_nobody_says_what_to_do_instead(
 
 @pytest.mark.pure
 @pytest.mark.parametrize(
-    ("error", "status"), [(ControllerError("there is no policy nets"), 422), (ControllerSilentError("timed out"), 500)]
+    ("error", "status"),
+    [
+        (ControllerError("there is no policy nets"), 422),
+        (ControllerSilentError("timed out"), 500),
+        (ControllerFaultError("KeyError()"), 500),
+    ],
 )
 def test_a_request_is_not_wrong_where_the_controller_does_not_answer(
     experiment: Experiment, tmp_path: Path, error: ControllerError, status: int

@@ -63,7 +63,7 @@ class Broken(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         while self.request.recv(1 << 16):
             pass
-        self.request.sendall(b'{"refused": "the controller failed: KeyError()"}')
+        self.request.sendall(b'{"failed": "KeyError()"}')
 
 
 @contextmanager
