@@ -213,11 +213,15 @@ class RunControl:
         self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port, token)
         kept = self._server.listening()
         self._server.__enter__()
-        self._run_log.announce = self._server.announce
-        if asked is not None and self._server.port is not None:
-            page = write_entry(self._folder, self._server.port, self._server.token)
-            display.say(show_in_browser(page, asked))
-            display.api_port = ApiPort(self._server.port, token=self._server.token, listening=kept)
+        try:
+            self._run_log.announce = self._server.announce
+            if asked is not None and self._server.port is not None:
+                display.api_port = ApiPort(self._server.port, token=self._server.token, listening=kept)
+                page = write_entry(self._folder, self._server.port, self._server.token)
+                display.say(show_in_browser(page, asked))
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -95,6 +95,24 @@ def test_the_runs_of_a_command_have_one_port_and_token_and_one_open_page(tmp_pat
     assert said.getvalue().count("page: ") == 2
 
 
+def test_a_run_whose_page_can_t_be_written_ends_its_server_and_keeps_the_port(
+    tmp_path: Path, opened: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("full")
+
+    display = Display(Console(file=io.StringIO()), ApiPort(0))
+    control = RunControl(MagicMock(), MagicMock(folder=tmp_path), MagicMock(display=display), MagicMock(), None)
+    with monkeypatch.context() as patched:
+        patched.setattr("testbed.run.live_run.write_entry", fail)
+        with pytest.raises(OSError, match="full"):
+            control.__enter__()
+    assert not control._server._thread.is_alive()
+    with run(tmp_path / "next", display) as folder:
+        assert display.api_port is not None and display.api_port.port == control._server.port
+        assert (folder / TOKEN).exists()
+
+
 def test_without_a_port_there_is_no_page(tmp_path: Path, opened: list[bool]) -> None:
     display = Display(Console(file=io.StringIO()))
     with run(tmp_path / "one", display) as folder:
