@@ -123,7 +123,7 @@ class UserspaceShaper(Shaper):
             return self._core.realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
-        """Send the ports' packets through queues of the core. Raises ShapingError, after which none is attached."""
+        """Send the ports' packets through queues of the core. Raises ShapingError; after any error none is attached."""
         with self._lock:
             refuse_attached(ports, self._attached)
             if len(ports) > len(self._free):
@@ -140,7 +140,7 @@ class UserspaceShaper(Shaper):
                 self._set_rules(added.values())
                 self._tell(_attachment(added[port.link].queue, port, state) for port, state in ports.items())
                 self._follow({port.link: state for port, state in ports.items()})
-            except ShapingError:
+            except Exception:  # ShapingError, or the kernel gave no further file or thread
                 with suppress(ShapingError):
                     self._detach(added)
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import statistics
@@ -130,6 +131,35 @@ def test_a_rate_takes_the_place_of_a_schedule_and_gives_it_back(path: Path) -> N
 @pytest.mark.parametrize("state", [LinkState(8e6, 0.02, up=False), LinkState(0, 0.02)])
 def test_a_link_that_is_down_is_told_as_no_rate(state: LinkState) -> None:
     assert encode(state).startswith("0.0 ")
+
+
+class AskedCore:
+    """A core that only keeps what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def ask(self, commands: str) -> list[str]:
+        self.asked.append(commands)
+        return []
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "files"), RuntimeError("threads"), ShapingError("rules")])
+def test_no_port_stays_attached_whose_rules_can_t_be_set(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    core, port = AskedCore(), Port("left->right", FilePath("/proc/self/ns/net"), "right")
+    monkeypatch.setattr(userspace, "CoreProcess", lambda: core)
+    monkeypatch.setattr(userspace, "replace_rules", fail)
+    shaper = UserspaceShaper()
+    with pytest.raises(type(error)) as caught:
+        shaper.attach({port: STATE})
+    assert caught.value is error and core.asked == ["detach 0"]
+    monkeypatch.setattr(userspace, "replace_rules", lambda _: None)
+    shaper.attach({port: STATE})
+    assert core.asked[-1].startswith("attach 1 ")
 
 
 @pytest.mark.pure
