@@ -125,15 +125,17 @@ def _values(experiment: Experiment) -> dict[str, Any]:
 
 
 def program_files(experiment: Experiment) -> Iterator[Path]:
-    """Yield the files that an experiment's command names, in the folder that its workers see."""
+    """Yield the files that an experiment's command names, in the folder where the command starts.
+
+    In containers that is their folder of files, and on the host the current folder.
+    """
     program = experiment.spec.program
     if program is None:
         return
-    folder = experiment.file.parent
-    files = (folder / program.files).resolve()
+    files = Path.cwd() if program.on_host else (experiment.file.parent / program.files).resolve()
     words = {word for command in program.commands(experiment.topology).values() for word in command}
     for file in (files / word for word in sorted(words)):
-        if holds(file.is_file) and file.resolve().is_relative_to(files):  # workers see no other files of this machine
+        if holds(file.is_file) and file.resolve().is_relative_to(files):  # containers see no other files
             yield file
 
 

@@ -129,6 +129,21 @@ def test_a_script_within_the_command_may_be_longer_than_a_file_s_name(tmp_path: 
 
 
 @pytest.mark.pure
+def test_on_the_host_a_command_names_files_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place := tmp_path / "experiments").mkdir()
+    file = write(place, {**PROGRAM, "train": {"command": ["python", "train.py"], "on_host": True}})
+    (tmp_path / "train.py").write_text("print()\n")
+    monkeypatch.chdir(tmp_path)
+    before = hashed(file)
+    (place / "train.py").write_text("exit()\n")
+    assert hashed(file) == before
+    (tmp_path / "train.py").write_text("exit()\n")
+    assert hashed(file) != before
+
+
+@pytest.mark.pure
 @pytest.mark.parametrize("word", ["/proc/self/mem", "../beside.py"])  # the first is a file that can't be read
 def test_what_else_the_machine_has_is_no_part_of_a_command(word: str, tmp_path: Path) -> None:
     (place := tmp_path / "experiments").mkdir()
