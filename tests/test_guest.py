@@ -14,7 +14,7 @@ import pytest
 from tests.guest.kernel import KERNEL_MODULES, REPOSITORY, GuestError, run_in_guest, test_in_guest
 from tests.waiting import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 def test_the_status_and_report_of_a_run_come_back() -> None:

@@ -104,7 +104,6 @@ def test_the_notebook_s_code_works(
 
 
 @pytest.mark.system
-@pytest.mark.timeout(600)
 def test_the_documentation_s_code_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from tests.chaos.checker import check
 from tests.chaos.nemesis import execute
 from tests.chaos.planted import BUGS, NEED_A_DEATH, Bug
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 def test_a_bug_that_shows_when_a_member_dies_is_found(tmp_path: Path) -> None:

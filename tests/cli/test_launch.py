@@ -32,8 +32,6 @@ from testbed.run.execute import Executed
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, up, write
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(600)
-
 MARK = f"t{os.getpid()}-launch"
 
 #: What a step of examples/ddp.py sends each way between two workers: the gradients of its layers in fp32.

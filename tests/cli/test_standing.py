@@ -24,7 +24,7 @@ from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
 from tests.cli.standing import LAN_S, Standing, command, environment, left_of, testbed, up, write
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 #: One name for each network of this process, so that what else is up on the machine is not meant.
 MARK = f"t{os.getpid()}"

@@ -14,7 +14,7 @@ from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from tests.cli.standing import LAN_S, Standing, testbed, up, write
 from tests.measuring import judge
 
-pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.physics
 
 #: One name for each network of this process, so that what else is up on the machine is not meant.
 MARK = f"t{os.getpid()}"

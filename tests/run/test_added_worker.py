@@ -15,7 +15,7 @@ from tests.cli.standing import testbed, write
 from tests.run.running import NOTHING, TRAINS, Running
 from tests.waiting import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 ROUNDS = 32
 ADDED = "lima-w1"

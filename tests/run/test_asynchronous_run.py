@@ -8,7 +8,7 @@ import pytest
 
 from tests.run.running import FORKED, NOTHING, Running
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 SMALL = {
     "topology": "../topologies/smoke.yaml",

@@ -24,7 +24,7 @@ from tests.run.pair import TOPOLOGY, endless
 from tests.run.running import NOTHING, TRAINS, Running
 from tests.waiting import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 def reason(running: Running) -> str:

@@ -11,7 +11,7 @@ import yaml
 
 from tests.run.running import FORKED, NOTHING, Running, interfaces
 
-pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.physics
 
 TOPOLOGY = {
     "name": "three",

@@ -17,7 +17,7 @@ from tests.cli.standing import testbed
 from tests.run.running import NOTHING, TRAINS, Running
 from tests.waiting import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 def scraped(name: str) -> str:

@@ -46,7 +46,6 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.tour
 @pytest.mark.system
-@pytest.mark.timeout(600)
 def test_a_page_that_cannot_be_made_leaves_the_run_its_summary(experiment: Path) -> None:
     def fail(_: Path) -> Path:
         raise OSError("no page today")
@@ -82,7 +81,6 @@ def owned(name: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.tour
 @pytest.mark.system
-@pytest.mark.timeout(600)
 def test_a_run_whose_name_is_taken_is_refused_and_takes_nothing_away(
     experiment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

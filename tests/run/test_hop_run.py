@@ -12,7 +12,7 @@ from testbed.emulation.daemon import client
 from tests.run.running import FORKED, NOTHING, TRAINS, Running
 from tests.waiting import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 #: A double ring stays connected without any two of its members.
 EXPERIMENT = {

@@ -24,7 +24,7 @@ from tests.run import running as running_module
 from tests.run.pair import endless
 from tests.run.running import NOTHING, PROGRAM, TRAINS, Running
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 #: A line of output → what the run does right after it.
 MOMENTS = {

@@ -23,8 +23,6 @@ from testbed.emulation.shaping import available_backends
 from testbed.run.conclusion.verdict import REPLAY_LATE_P99_S
 from tests.run.running import NOTHING, TRAINS, Running
 
-pytestmark = pytest.mark.timeout(600)
-
 #: Rows are handed over ahead of their time; for so long none are. Sixty ticks are late then, of some six hundred in the
 #: run, and more on a busy host.
 STOPPED_S = AHEAD_S + 6.0

@@ -25,7 +25,7 @@ from tests.cli.standing import testbed, up
 from tests.run.running import NOTHING, REPOSITORY, TRAINS, Running, interfaces
 from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.physics
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +263,6 @@ def test_no_secret_of_a_run_is_in_its_directory_its_logs_or_the_list_of_processe
     assert not [secret for secret in secrets for text in kept if secret in text]
 
 
-@pytest.mark.timeout(600)
 def test_the_quickstart_comes_to_its_end(quickstart: Running) -> None:
     assert quickstart.process.wait(PATIENCE_S) == 0, quickstart.output
     value = quickstart.summary

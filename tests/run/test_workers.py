@@ -116,7 +116,6 @@ def test_an_engine_that_is_away_while_workers_join_is_asked_again(tmp_path: Path
 
 @pytest.mark.tour
 @pytest.mark.system
-@pytest.mark.timeout(600)
 def test_one_that_dies_at_its_start_is_named_with_its_exit_code_and_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

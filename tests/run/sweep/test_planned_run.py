@@ -260,7 +260,6 @@ def test_bad_input_is_refused_before_the_first_run(
 
 
 @pytest.mark.system
-@pytest.mark.timeout(600)
 def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
     for name, value in (("pair", PAIR), ("topology", pair.TOPOLOGY)):
         (tmp_path / f"{name}.yaml").write_text(json.dumps(value))

@@ -453,7 +453,6 @@ def test_a_terminal_that_is_gone_hides_no_interrupt_of_a_sweep(folder: Path, mon
 
 
 @pytest.mark.system
-@pytest.mark.timeout(600)
 def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
     """Two runs of six rounds each. The second is interrupted."""
     for name, value in (("pair", PAIR), ("topology", TOPOLOGY)):
