@@ -267,11 +267,17 @@ def test_what_can_not_be_sent_ends_nothing(probed: ProbedMember) -> None:
 def test_closing_ends_a_probe_that_would_take_long(probed: ProbedMember) -> None:
     prober = probed.prober()
     prober.probe(Probe("b", PROBE.bytes, 3600.0))
-    began = time.monotonic()
+    until(lambda: "a" in probed.listener._newest)  # its first packet has come
     prober.close()
-    assert time.monotonic() - began < 60
+    until(lambda: not (prober._thread and prober._thread.is_alive()))
+
+
+@pytest.mark.local
+def test_after_closing_no_probe_is_sent(probed: ProbedMember) -> None:
+    prober = probed.prober()
+    prober.close()
     prober.probe(PROBE)
-    assert not probed.has_trains(1)
+    assert prober._thread is None
 
 
 @pytest.mark.local

@@ -116,10 +116,10 @@ def test_ending_waits_until_the_peer_has_read_everything(listener: socket.socket
     sending.finish()
     ended = threading.Event()
     threading.Thread(target=lambda: (sending.join(PATIENCE_S), ended.set()), daemon=True).start()
-    assert not ended.wait(0.3)
     with connection:
         sockets.receive(connection, memoryview(bytearray(WIRE.size + 50 * CHUNK)))
         assert not sockets.receive_or_end(connection, memoryview(bytearray(1)))
+        assert not ended.wait(0.1)
     assert ended.wait(PATIENCE_S)
 
 
@@ -354,10 +354,12 @@ def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(li
             filling = stack.enter_context(socket.socket())
             filling.setblocking(False)
             filling.connect_ex(listener.getsockname())
-        sending = sender(listener, queue.Queue(), timeout_s=600.0)
-        assert not sending.await_connection(0.5)
+        # An attempt lasts for a part of the timeout, here twice as long as the test waits.
+        timeout_s = 2 * PATIENCE_S / sockets.ATTEMPT_PART
+        sending = sender(listener, queue.Queue(), timeout_s)
+        assert not sending.await_connection(0.1)
         sending.abort()
-        assert sending.join(PATIENCE_S) and not sending.connected  # an attempt lasts 150 s
+        assert sending.join(PATIENCE_S) and not sending.connected
 
 
 def test_the_path_is_measured(listener: socket.socket) -> None:
