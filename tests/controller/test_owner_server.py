@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,8 @@ GOSSIP = {"edges": list(make_graph("complete", FIRST.names).edges)}
 def member(control: Path, name: str, value: float, means: dict[str, list[float]], is_in: threading.Event) -> None:
     """Train for ROUNDS rounds. `is_in` is set once the new member has reduced its first tensor.
 
-    Until then the other members make the second half of their rounds slowly, at most one a second: the new member comes
-    in between two rounds, and a member that has only received its state is not in yet.
+    Until then the other members wait before each round, for STEP_S seconds in the first half and for a second in the
+    other one: the new member comes in between two rounds, and a member that has only received its state is not in yet.
     """
     with sync.join(f"unix:{control}/{name}/control.sock", name, "127.0.0.1") as session:
         taken = {"rounds": 0}
@@ -48,9 +47,8 @@ def member(control: Path, name: str, value: float, means: dict[str, list[float]]
         first = session.share()
         assert taken == {"rounds": first}, "a new member starts from another's state"
         for number in range(first, ROUNDS):
-            if name != NEW and number >= ROUNDS // 2:
-                is_in.wait(1.0)
-            time.sleep(STEP_S)
+            if name != NEW:
+                is_in.wait(STEP_S if number < ROUNDS // 2 else 1.0)
             tensor = torch.full((1000,), value)
             session.allreduce(tensor)
             if name == NEW:

@@ -63,20 +63,23 @@ def test_groups_reduce_among_themselves_but_for_every_period(tmp_path: Path, see
 def test_a_plan_that_all_hold_by_the_end_of_a_round_is_used_in_the_next(tmp_path: Path) -> None:
     """The other members have contributed long before, when they had only the old plan."""
     members = names(3)
-    begun, held = threading.Barrier(2), threading.Event()
+    held = threading.Event()
     there: dict[str, sync.Session] = {}
 
     def work(session: sync.Session) -> list[int]:
         there[session.name] = session
         if session.name == "m2":
-            begun.wait(PATIENCE_S)
             held.wait(PATIENCE_S)
         return [session.allreduce(torch.ones(1000)).epoch for _ in range(2)]
 
+    def contributors() -> int:
+        """Return a bitmap of the members whose values the root has added in the current round."""
+        current = there["m0"]._engine.current._rounds.current if "m0" in there else None
+        part = None if current is None else current.reduction.chunk(0).part
+        return 0 if part is None else part.contributors
+
     def swap(controller: Controller) -> None:
-        controller.await_condition(lambda: len(controller.roster) == len(members))
-        begun.wait(PATIENCE_S)
-        time.sleep(0.2)  # time for the others' frames to be sent
+        until(lambda: contributors() == 0b011)
         controller.prepare(Plan(1, members, (chain(members),)))
         controller.await_messages(Held, len(members))
         until(lambda: there["m0"]._engine.current.plans.confirmed == 1)  # the root has got Confirm

@@ -296,18 +296,25 @@ def test_the_kernel_says_when_bytes_arrived_and_how_many_more_there_are() -> Non
         sockets.receive_timed(receiver, memoryview(bytearray(1)), lambda *note: noted.append(note))
         return noted.pop()[0] < reading - 0.04
 
+    def unread() -> int:
+        return int(struct.unpack("i", fcntl.ioctl(receiver, termios.FIONREAD, bytes(4)))[0])
+
+    def close_once_read() -> None:
+        """Close the connection. The kernel may join its end to unread bytes, and stamp them with the end's arrival."""
+        until(lambda: not unread())
+        sender.close()
+
     with sender, receiver:
         sockets.stamp(receiver)
         until(is_stamped_on_arrival)
         before = time.time()
         sender.sendall(bytes(40_000))
-        while struct.unpack("i", fcntl.ioctl(receiver, termios.FIONREAD, bytes(4)))[0] < 40_000:
-            time.sleep(0.01)
+        until(lambda: unread() == 40_000)
         time.sleep(0.1)
         reading = time.time()
         into = memoryview(bytearray(40_000))
         sockets.receive_timed(receiver, into[:32_768], lambda *note: noted.append(note))
-        threading.Timer(0.2, sender.close).start()
+        threading.Thread(target=close_once_read).start()
         with pytest.raises(ConnectionError, match="7232 of 10000"):
             sockets.receive_timed(receiver, memoryview(bytearray(10_000)), lambda *note: noted.append(note))
     assert [(count, waiting) for _, count, waiting in noted[:2]] == [(16_384, 23_616), (16_384, 7_232)]
