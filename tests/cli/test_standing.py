@@ -296,8 +296,7 @@ def test_a_worker_that_is_added_is_as_the_others_are_and_goes_with_them(line: Pa
 def test_a_container_that_ended_is_shown(line: Path) -> None:
     with up(line, f"{MARK}-ended") as network:
         os.kill(network.status()["hosts"]["quito-w0"]["pid"], signal.SIGKILL)
-        while network.status()["hosts"]["quito-w0"]["running"]:
-            time.sleep(0.05)
+        until(lambda: not network.status()["hosts"]["quito-w0"]["running"])
         assert "ended" in network.verb("network list")
         network.verb("network exec", "quito-w0", "--", "true", code=1)
         network.verb("network exec", "lima-w0", "--", "true")

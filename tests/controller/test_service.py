@@ -376,8 +376,7 @@ async def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
 async def test_a_member_that_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) -> None:
     async with running(spec_of(VIEW), tmp_path) as controller:
         member = await connect(tmp_path / "s", "a-w0")
-        while controller.status()["joined"] != ["a-w0"]:
-            await asyncio.sleep(0.01)
+        await happens(lambda: controller.status()["joined"] == ["a-w0"])
         assert controller.state == "waiting"
         controller.fail("b-w0 did not join")
         await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)

@@ -217,7 +217,7 @@ def refused(*changed: str, start: Callable[..., Popen[str] | ForkedProgram] = Fo
     """Return the errors of a controller that ends with `code`."""
     words = ["--members", "a,b", "--listen", "127.0.0.1:7000", "--model-bytes", "1", "--out", "/nonexistent", *changed]
     with start("-m", "testbed.controller.standalone", *words) as program:
-        _, errors = program.communicate(60)
+        _, errors = program.communicate(PATIENCE_S)
         assert program.wait() == code and "raceback" not in errors, errors
     return errors
 

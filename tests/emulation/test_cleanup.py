@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,14 +92,9 @@ def owned() -> Iterator[Start]:
         owner.communicate()
 
 
-def gone(pids: list[int]) -> bool:
-    """Return whether all these processes are gone, after waiting for a killed one's last moments."""
-    deadline = time.monotonic() + PATIENCE_S
-    while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return not alive
+def await_gone(pids: list[int]) -> None:
+    """Wait until all these processes are gone: a killed one has its last moments."""
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(owned: Start) -> None:
@@ -108,7 +102,7 @@ def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(own
     assert clean(None, "one") == CleanupResult(("one",), (), ())
     assert owner.wait(PATIENCE_S) == 0
     assert (label.STATE_ROOT / "in-order").exists()
-    assert gone(routers)
+    await_gone(routers)
     assert label.networks() == []
 
 
@@ -118,14 +112,14 @@ def test_what_a_killed_testbed_leaves_is_taken_away(owned: Start) -> None:
     _, others = owned("two")
     # Killed, and not reaped: as where no one is there to do that.
     os.kill(owner.pid, signal.SIGKILL)
-    assert gone(routers), "the kernel ends the routers with their testbed"
+    await_gone(routers)  # the kernel ends them with their testbed
     assert label.networks() == ["one", "two"]
     assert clean(None, "one").networks == ("one",)
     assert list(label.processes("one")) == []
     assert label.networks() == ["two"]
     assert all(Path(f"/proc/{pid}").exists() for pid in others)
     assert clean(None).networks == ("two",)
-    assert gone(others)
+    await_gone(others)
     assert clean(None) == CleanupResult((), (), ())
 
 
@@ -145,7 +139,7 @@ def test_beside_a_network_that_runs_the_rest_of_a_crashed_one_is_taken_away(
     )
     try:
         os.kill(crashed.pid, signal.SIGKILL)
-        assert gone(others)
+        await_gone(others)
         found = {each.network: each for each in find(client)}
         assert {name for name, each in found.items() if each.owner} == {"runs"}
         assert found["forgotten"].containers == (made["forgotten"].name,)
@@ -215,7 +209,7 @@ def test_a_testbed_that_does_not_listen_is_ended(owned: Start, monkeypatch: pyte
     owner, routers = owned("one", "deaf")
     clean(None)
     assert owner.wait(PATIENCE_S) == -signal.SIGKILL
-    assert gone(routers)
+    await_gone(routers)
     assert label.networks() == []
 
 

@@ -8,7 +8,6 @@ names the path.
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from testbed.sync.allreduce.reduction import Contribution
 from testbed.sync.transport import Received
 from tests.sync import sessions
 from tests.sync.plans import chain, names
+from tests.waiting import until
 
 pytestmark = pytest.mark.local
 
@@ -88,9 +88,9 @@ def test_no_room_is_entered_twice(tmp_path: Path) -> None:
 
     def await_parent(member: str) -> None:
         """Wait until the parent has added its values; an earlier sum would be sent on by the parent's own thread."""
-        for parent in MEMBERS[: MEMBERS.index(member)][-1:]:
-            while parent not in there or not contributes(there[parent]):
-                time.sleep(0.001)
+        if place := MEMBERS.index(member):
+            parent = MEMBERS[place - 1]
+            until(lambda: parent in there and contributes(there[parent]))
 
     def step(session: sync.Session) -> None:
         model = nn.Linear(4, 4, bias=False)

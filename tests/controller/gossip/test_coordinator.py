@@ -44,7 +44,7 @@ from testbed.simulation.event_queue import SimulatedClocks
 from testbed.sync.errors import Stopped
 from tests.controller.fleet import connect
 from tests.controller.runs import mesh, reaches, running, spec_of
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, happens
 
 pytestmark = pytest.mark.local
 
@@ -158,8 +158,8 @@ async def test_a_member_that_joins_at_the_end_of_training_is_told_so(tmp_path: P
     async with running(hop_spec(), tmp_path) as controller:
         members = [Runner(tmp_path / "s", name, 1.0, crash=ROUNDS - 3 if name == DIES else None) for name in VIEW.names]
         await reaches(controller, lambda: bool(controller.status()["membership_events"]))
-        while not any(ROUNDS - 3 in member.entered for member in members if member.name != DIES):
-            await asyncio.sleep(0.005)  # until then it could still take part
+        # Until then it could still take part.
+        await happens(lambda: any(ROUNDS - 3 in member.entered for member in members if member.name != DIES))
         members.append(Runner(tmp_path / "s", DIES, 0.0))
         await reaches(controller, lambda: controller.state == "done")
         for member in members:

@@ -31,7 +31,7 @@ from testbed.emulation.network.holders import idle_requests
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Worker
 from testbed.spec.units import Size
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 MARK = f"t{os.getpid()}-limits"
 GIB = 1 << 30
@@ -247,8 +247,7 @@ def test_a_worker_that_wants_too_much_memory_is_said_to_have(fleets: tuple[Fleet
     process = os.pidfd_open(program.pid)
     assert select.select([process], [], [], PATIENCE_S)[0], "it ends"
     os.close(process)
-    while fleets[0].running()[hog.name]:  # the engine hears of it
-        time.sleep(0.01)
+    until(lambda: not fleets[0].running()[hog.name])  # the engine hears of it
     assert fleets[0].deaths() == {
         hog.name: "with exit code 137, out of memory: its limit is 64MiB; its log ends with:\nbegins"
     }

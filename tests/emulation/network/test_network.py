@@ -277,7 +277,7 @@ def connection(wan: Wan, source: str, target: str) -> Iterator[Callable[[bytes],
     listener = inside(wan.network.container(target).netns, lambda: socket.create_server(address))
     client = inside(wan.network.container(source).netns, lambda: socket.create_connection(address, timeout=PATIENCE_S))
     server, _ = listener.accept()
-    server.settimeout(60)
+    server.settimeout(PATIENCE_S)
 
     def send(content: bytes) -> None:
         sender = threading.Thread(target=client.sendall, args=(content,))

@@ -21,6 +21,7 @@ from testbed.emulation.network.switch import SWITCHES, SwitchError, choose_switc
 from testbed.link import link_name
 from testbed.spec.topology import SwitchName, Topology
 from tests.emulation.network.wan import Wan, up
+from tests.waiting import PATIENCE_S
 
 NETWORK = "test-switch"
 LAN_DELAY_S = 5e-3
@@ -75,11 +76,11 @@ def test_tcp_passes_whole(wan: Wan, source: str, target: str) -> None:
     with listener, sender:
         listener.bind((wan.address(target), 7000))
         listener.listen()
-        sender.settimeout(60)
+        sender.settimeout(PATIENCE_S)
         sender.connect((wan.address(target), 7000))
         receiver, _ = listener.accept()
         with receiver:
-            receiver.settimeout(60)
+            receiver.settimeout(PATIENCE_S)
             arrived = bytearray()
             for begin in range(0, len(payload), 65536):
                 sender.sendall(payload[begin : begin + 65536])

@@ -32,7 +32,7 @@ from testbed.spec.topology import Topology
 from testbed.trace.trace import Row, Trace
 from tests.emulation.network.test_routing import networks
 from tests.emulation.network.wan import Wan, up
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 WMEM, RMEM = "net.ipv4.tcp_wmem", "net.ipv4.tcp_rmem"
 
@@ -168,8 +168,7 @@ def test_one_flow_has_more_on_its_way_than_linux_s_own_buffers_hold() -> None:
     with up(row(LONG)) as long, ExitStack() as stack:
         address = long.address("b-w0")
         _start(stack, long, "b-w0", "iperf3", "-s", "-1")
-        while not long.run("b-w0", "ss", "-tlnH", "sport", "5201"):
-            time.sleep(0.1)
+        until(lambda: bool(long.run("b-w0", "ss", "-tlnH", "sport", "5201")))
         _start(stack, long, "a-w0", "iperf3", "-c", address, "-t", f"{PATIENCE_S:g}")
         deadline, unacked, window = time.monotonic() + PATIENCE_S, 0, 0
         while min(unacked, window) <= SENT_LEAST[2]:

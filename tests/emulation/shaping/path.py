@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -15,6 +14,7 @@ from testbed.emulation.network.namespace import inside
 from testbed.emulation.shaping.base import Port
 from testbed.link import MTU_FRAME_BYTES
 from tests.measuring import judge
+from tests.waiting import until
 
 NODES = ("source", "left", "right", "target")
 TARGET = "10.210.3.2"
@@ -123,8 +123,7 @@ class Path:
         words = self.command("target", "iperf3", "--server", "--one-off")
         with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
             try:
-                while ":5201" not in run(*self.command("target", "ss", "-Hltn")):
-                    time.sleep(0.02)
+                until(lambda: ":5201" in run(*self.command("target", "ss", "-Hltn")))
                 yield
             finally:
                 process.terminate()

@@ -83,7 +83,7 @@ def ask(channel: socket.socket, message: bytes) -> str:
 def test_what_it_cannot_do_it_says_and_goes_on(core: FilePath) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, subprocess.Popen([core], stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
-        ours.settimeout(60)
+        ours.settimeout(PATIENCE_S)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
         for message, complaint in WRONG.items():
             number, _, reason = ask(ours, message).partition(" error ")

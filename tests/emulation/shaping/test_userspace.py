@@ -280,8 +280,7 @@ def test_what_is_for_a_former_owner_of_a_number_is_not_taken(path: Path, monkeyp
         try:
             for _ in range(20):
                 shaper.attach({path.there: slow})
-                while shaper.counters()["left->right"].dropped_queue < 20:
-                    time.sleep(0.001)
+                until(lambda: shaper.counters()["left->right"].dropped_queue >= 20)
                 shaper.detach("left->right")
                 shaper.attach({idle: STATE})
                 assert shaper.counters()["left->source"] == LinkCounters()
@@ -296,8 +295,7 @@ def test_a_namespace_is_not_kept_alive_by_a_detached_link() -> None:
         with subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE) as holder:
             namespace = FilePath(f"/proc/{holder.pid}/ns/net")
             own = FilePath("/proc/self/ns/net").stat().st_ino
-            while namespace.stat().st_ino == own:
-                time.sleep(0.01)
+            until(lambda: namespace.stat().st_ino != own)
             inode = namespace.stat().st_ino
             shaper.attach({Port("a->b", namespace, "lo"): STATE})
             shaper.detach("a->b")
