@@ -1,3 +1,5 @@
+"""The plans of a run: their epochs, the pause that a swap made, and what is kept of old ones."""
+
 from __future__ import annotations
 
 from itertools import accumulate
@@ -5,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controller.model.plan_history import COMPARED, PlanHistory, pause_ms
+from testbed.controller.model.plan_history import COMPARED, Epochs, PlanHistory, pause_ms
 from testbed.simulation.event_queue import SimulatedClocks
 from tests.controller.plans import triangle
 
@@ -57,3 +59,12 @@ def test_all_swaps_are_told_and_the_newest_keep_their_plans(tmp_path: Path, monk
         plans.resume(plan.with_epoch(epoch), "a connection broke", after_round=epoch)
     assert [swap["epoch"] for swap in plans.swaps_to_json()] == [1, 2, 3, 4, 5]
     assert [swap.plan.epoch for swap in plans.swaps] == [4, 5]
+
+
+def test_a_restarted_controller_goes_on_counting(tmp_path: Path) -> None:
+    first = Epochs(tmp_path / "epochs.json")
+    assert not first.resumed and first.newest == 0
+    first.begin()
+    assert [first.next(), first.next()] == [1, 2]
+    again = Epochs(tmp_path / "epochs.json")
+    assert again.resumed and again.newest == 2 and again.next() == 3
