@@ -336,14 +336,14 @@ def test_a_run_that_takes_nobody_says_what_to_do_instead(
     ],
 )
 def test_a_request_is_not_wrong_where_the_controller_does_not_answer(
-    experiment: Experiment, tmp_path: Path, error: ControllerError, status: int
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ControllerError, status: int
 ) -> None:
     growing = Growing(experiment.topology)
 
     def fail(_: Request) -> None:
         raise error
 
-    growing.do = fail  # type: ignore[attr-defined]
+    monkeypatch.setattr(growing, "do", fail)
     run_log = cast(RunLog, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))
     controller, testbed = cast(ControllerClient, growing), cast(Testbed, growing)
     run = LiveRun(testbed, changes_of(experiment, growing), run_log, LoopExecutor(), controller)
