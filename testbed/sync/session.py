@@ -430,8 +430,9 @@ def _begun(met: Rendezvous, after_round: int, on_failure: Callable[[SyncError], 
     settings = met.settings(plan.epoch)
     if not welcome.lease_s:
         group = AllReduceGroup(plan, settings, welcome.roster, after_round, job.reproducible)
-        group.on_failure(on_failure)
-        return Session(met, met.connection(), group)
+        session = Session(met, met.connection(), group)
+        group.on_failure(on_failure)  # last: where the session fails, its group is closed, which is a failure as well
+        return session
     connection = met.connection(lambda: elastic.rejoin())
     elastic = ElasticGroup(
         plan, settings, welcome.roster, connection.tell, after_round, job.reproducible, welcome.source

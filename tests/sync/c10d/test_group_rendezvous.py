@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from testbed import sync, torch_backend
+from testbed.errors import NO_THREAD
 from testbed.plan import Plan
 from testbed.protocol import Goodbye
 from testbed.sync.c10d import group_rendezvous, make_group
@@ -127,6 +129,37 @@ def test_a_controller_whose_members_may_leave_is_refused(tmp_path: Path, monkeyp
         with ThreadPoolExecutor(len(meetings)) as pool:
             assert list(pool.map(join, meetings)) == ["elastic", "elastic"]
         controller.await_messages(Goodbye, len(members))
+
+
+def test_a_rank_that_no_session_can_be_made_for_does_not_fail_by_the_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The closing of a group is a failure too, and the first one is the one that the rank's collectives name."""
+    members, start = names(2), threading.Thread.start
+    failures: list[SyncError] = []
+
+    def start_others(thread: threading.Thread) -> None:
+        if thread.name == "control":
+            raise RuntimeError(NO_THREAD)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    monkeypatch.setenv("TESTBED_LISTEN", "127.0.0.1")
+    with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job()) as controller:
+        monkeypatch.setenv("TESTBED_CONTROLLER", controller.address)
+        meetings = []
+        for rank, member in enumerate(members):
+            monkeypatch.setenv("TESTBED_MEMBER", member)
+            meetings.append(GroupRendezvous(dist.HashStore(), rank, size=2, among_all=True, controller=()))
+
+        def join(meeting: GroupRendezvous) -> None:
+            with pytest.raises(SyncError, match="control"):
+                meeting.join(PATIENCE_S, failures.append)
+
+        with ThreadPoolExecutor(len(meetings)) as pool:
+            list(pool.map(join, meetings))
+        controller.await_messages(Goodbye, len(members))
+    assert not failures
 
 
 def test_an_older_pytorch_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
