@@ -136,7 +136,9 @@ def as_api_problem(*passed: type[Exception]) -> Iterator[None]:
     """
     try:
         yield
-    except (ApiProblem, *passed):
+    except passed:
+        raise
+    except ApiProblem:
         raise
     except (SpecError, KeyError) as error:
         raise ApiProblem(WRONG, str(error.args[0])) from error
