@@ -12,7 +12,7 @@ no step is paced, and each network's traces begin again with each cell. Cells ar
 and not measured again. `--quick` takes some 11 minutes.
 
 hivemind and torchft are not installed with the rest: `--python` names an interpreter that has them beside PyTorch and
-this package. Systems that are missing are listed with the reason.
+this package. Systems that are missing are listed with the reason, PCCL with its authors' claim.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, interval, ratio
 from benchmarks.support.program import run_program
-from benchmarks.support.systems.cells import NETWORKS, SYSTEMS, missing
+from benchmarks.support.systems.cells import NETWORKS, NOT_MEASURED, SYSTEMS, missing
 from benchmarks.support.table import Table, progress, show
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.directory import RUNS
@@ -202,6 +202,8 @@ def main() -> int:
     networks = args.network or (QUICK_NETWORKS if args.quick else list(NETWORKS))
     names = args.system or list(SYSTEMS)
     reasons = missing(names, args.python)
+    if not args.system:
+        reasons |= NOT_MEASURED
     for name, reason in reasons.items():
         progress(f"{name} is left out: {reason}")
     cells = [

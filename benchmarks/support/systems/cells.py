@@ -89,6 +89,12 @@ SYSTEMS: Mapping[str, System] = {
     "diloco": _by(f"diloco:every={EVERY}"),
 }
 
+#: Systems that nothing here drives, with the reason and their authors' claim.
+NOT_MEASURED: Mapping[str, str] = {
+    "pccl": "its package pypccl was on no package index that was asked; its authors claim up to 45 Gbit/s across "
+    "Europe, and 25 Gbit/s across North America and Europe (arXiv 2505.14065, abstract)"
+}
+
 
 def missing(names: Sequence[str], python: str = sys.executable) -> dict[str, str]:
     """Return the systems that can't be measured with an interpreter, with the reasons."""
