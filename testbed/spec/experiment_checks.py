@@ -58,24 +58,27 @@ def check_swap(field: str, topology: Topology, after: Topology) -> Fault | None:
 def _check_events(
     spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology], shortened: int | None
 ) -> Iterator[Fault]:
-    """Yield the faults of events that do not fit the network in force when they happen.
+    """Yield the faults of events that fit no network which may be in force when they happen.
 
-    Events of the same moment happen in the file's order. The time of a swap after a round is not known beforehand: with
-    such a swap, a link may be in any of the networks. See `check_parts` for the arguments.
+    Events at a time happen in the order of their times, events of a round in the order of their rounds, and events of
+    the same moment in the file's order. Whether a round ends before or after a time is not known beforehand: for an
+    event of the one kind, any swap of the other kind may be the last one so far. See `check_parts` for the arguments.
     """
-    known = {name for network in (topology, *networks.values()) for name in network.links}
-    timed = all(event.at is not None for event in spec.events if event.swap)
-    current = topology
-    for number, event in sorted(enumerate(spec.events), key=lambda item: item[1].at or 0.0):
-        in_force = set(current.links) if timed and event.at is not None else known
-        yield from _check_event(f"events.{number}", event, spec, topology, networks, in_force)
-        if spec.program is not None:
-            yield from _check_beside_program(f"events.{number}", event)
-        elif event.round is not None and event.round > (most := shortened or spec.own_train.rounds):
-            rule = f"round {event.round} never comes, because training has {most} rounds"
-            yield Fault(f"events.{number}.round", rule, f"a round from 1 to {most}")
-        if event.swap:
-            current = networks[event.swap]
+    of_rounds = [(number, event) for number, event in enumerate(spec.events) if event.at is None]
+    timed = [(number, event) for number, event in enumerate(spec.events) if event.at is not None]
+    for own, other in ((of_rounds, timed), (timed, of_rounds)):
+        current = topology
+        possible = {name for _, event in other if event.swap for name in networks[event.swap].links}
+        for number, event in sorted(own, key=lambda item: item[1].at or item[1].round or 0):
+            field = f"events.{number}"
+            yield from _check_event(field, event, spec, topology, networks, possible.union(current.links))
+            if spec.program is not None:
+                yield from _check_beside_program(field, event)
+            elif event.round is not None and event.round > (most := shortened or spec.own_train.rounds):
+                rule = f"round {event.round} never comes, because training has {most} rounds"
+                yield Fault(f"{field}.round", rule, f"a round from 1 to {most}")
+            if event.swap:
+                current = networks[event.swap]
 
 
 def _check_beside_program(field: str, event: Event) -> Iterator[Fault]:

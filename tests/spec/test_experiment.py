@@ -287,6 +287,38 @@ def test_events_are_checked_against_the_network_in_force_then(tmp_path: Path) ->
     assert caught.value.fields == ("events.0.down",)
 
 
+def test_events_of_rounds_are_checked_against_the_networks_that_may_be_in_force_then(tmp_path: Path) -> None:
+    """Swaps of rounds are in order. Whether one comes before a time is unknown, so either network may be in force."""
+    other = spoilt(TOPOLOGY, "name", to="other")
+    other["links"] = [link for link in other["links"] if set(link["between"]) != {"paris", "tokyo"}]
+    other["links"].append({"between": ["dallas", "tokyo"], "rate": "1mbit", "delay": "1ms"})
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    there: dict[str, Any] = {"swap": "other.yaml"}
+    back: dict[str, Any] = {"swap": "topology.yaml"}
+    removed: dict[str, Any] = {"down": ["paris", "tokyo"]}
+    added: dict[str, Any] = {"down": ["dallas", "tokyo"]}
+    change: dict[str, Any] = {"change": {"link": "paris->tokyo", "rate": "1mbit"}}
+
+    def load(*events: dict[str, Any]) -> Experiment:
+        return Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": list(events)}))
+
+    load({"round": 3, **added}, {"round": 2, **there}, {"round": 1, **removed})
+    load({"round": 2, **there}, {"at": "9s", **removed}, {"at": "9s", **added})
+    load({"at": "9s", **there}, {"round": 3, **removed}, {"round": 1, **added})
+    load({"round": 1, **there}, {"round": 3, **back}, {"round": 3, **removed}, {"round": 3, **change})
+    wrong: list[tuple[list[dict[str, Any]], str]] = [
+        ([{"round": 2, **there}, {"round": 3, **removed}], "events.1.down"),
+        ([{"round": 2, **there}, {"round": 2, **change}], "events.1.change.link"),
+        ([{"round": 2, **there}, {"round": 1, **added}], "events.1.down"),
+        ([{"round": 1, **there}, {"round": 3, **back}, {"round": 2, **removed}], "events.2.down"),
+        ([{"at": "5s", **there}, {"round": 1, **there}, {"at": "6s", **removed}], "events.2.down"),
+    ]
+    for events, field in wrong:
+        with pytest.raises(SpecError) as caught:
+            load(*events)
+        assert caught.value.fields == (field,)
+
+
 def test_a_shortened_run_keeps_its_file_s_later_events(tmp_path: Path) -> None:
     file = write(tmp_path, experiment=EXPERIMENT | {"events": [{"round": 3, "down": "paris-tokyo"}]})
     assert Experiment.load(file).shortened_from is None
