@@ -315,7 +315,7 @@ class EventPlayer:
             RunFailed: An event can't be carried out, or the controller rejected it.
         """
         due = [event for event in self._waiting if _is_due(event, elapsed_s, round_)]
-        for event in sorted(due, key=lambda event: elapsed_s if event.at is None else event.at):
+        for event in sorted(due, key=lambda event: (elapsed_s if event.at is None else event.at, event.round or 0)):
             self._waiting.remove(event)
             try:
                 self._carry_out(event)

@@ -127,6 +127,13 @@ def test_events_missed_meanwhile_come_in_the_order_of_their_times(tmp_path: Path
 
 
 @pytest.mark.pure
+def test_events_of_rounds_that_ended_meanwhile_come_in_the_order_of_the_rounds(tmp_path: Path) -> None:
+    played, recorder = script(tmp_path, {"round": 3, **UP}, {"round": 2, **DOWN})
+    played.play(10.0, 3)
+    assert recorder.told == [("down", "paris-tokyo"), ("up", "paris-tokyo")]
+
+
+@pytest.mark.pure
 def test_the_controller_is_told_what_is_there_but_not_what_only_traces_and_changes_do(tmp_path: Path) -> None:
     change = {"link": "paris->dallas", "rate": "1mbit"}
     played, recorder = script(tmp_path, {"at": "1s", "change": change}, {"at": "2s", **DOWN})
