@@ -26,7 +26,7 @@ from testbed.api.requests import (
     Stop,
     SwapNetwork,
 )
-from testbed.controller.client import ControllerClient, ControllerError
+from testbed.controller.client import ControllerClient, ControllerError, ControllerFaultError, ControllerSilentError
 from testbed.controller.model.spec import Newcomer
 from testbed.emulation.daemon.handlers import change_links, changes_of, check_file, check_site, pairs_of, pause_replay
 from testbed.emulation.testbed import Testbed
@@ -312,7 +312,8 @@ class EventPlayer:
         """Carry out the events that are due by now: at `elapsed_s` of replay, which pauses stop, or in round `round_`.
 
         Raises:
-            RunFailed: An event can't be carried out, or the controller rejected it.
+            RunFailed: An event can't be carried out, or the controller rejected it, did not answer, or had an internal
+                error.
         """
         due = [event for event in self._waiting if _is_due(event, elapsed_s, round_)]
         for event in sorted(due, key=lambda event: (elapsed_s if event.at is None else event.at, event.round or 0)):
@@ -323,7 +324,9 @@ class EventPlayer:
                 why = error.args[0] if isinstance(error, KeyError) else error
                 raise RunFailed(f"the event {event_text(event)} can't happen: {why}", rule="event") from error
             except ControllerError as error:
-                text = f"the controller rejected the event {event_text(event)}: {error}"
+                silent_or_faulty = isinstance(error, ControllerSilentError | ControllerFaultError)
+                outcome = "did not complete" if silent_or_faulty else "rejected"
+                text = f"the controller {outcome} the event {event_text(event)}: {error}"
                 raise RunFailed(text, rule="event") from error
         controller = self._experiment.spec.controller
         if controller.knowledge == "oracle" and elapsed_s - self._informed_s >= controller.period:

@@ -193,7 +193,7 @@ class Watchdog:
             self._unanswered_since = self._unanswered_since or asked
             silent_s = time.monotonic() - self._unanswered_since
             if silent_s >= UNANSWERED_S:
-                raise RunFailed(f"the controller did not answer for {silent_s:.0f} s: {error}") from error
+                raise RunFailed(f"the controller gave no status for {silent_s:.0f} s: {error}") from error
             return None
         self._unanswered_since = None
         self._look_for_progress(status)

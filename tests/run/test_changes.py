@@ -231,6 +231,30 @@ def test_an_event_that_cannot_happen_ends_the_run_in_words(tmp_path: Path) -> No
     assert caught.value.rule == "event"
 
 
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("error", "rejected"),
+    [
+        (ControllerError("the run is done"), True),
+        (ControllerSilentError("timed out"), False),
+        (ControllerFaultError("KeyError()"), False),
+    ],
+)
+def test_an_event_is_rejected_only_by_a_controller_that_refuses_it(
+    tmp_path: Path, error: ControllerError, rejected: bool
+) -> None:
+    played, recorder = script(tmp_path, {"round": 1, **DOWN})
+
+    def fail(*_: object) -> None:
+        raise error
+
+    recorder.change_network = fail  # type: ignore[method-assign]
+    with pytest.raises(RunFailed) as caught:
+        played.play(0.5, 1)
+    assert (caught.value.rule, caught.value.__cause__) == ("event", error)
+    assert ("rejected" in str(caught.value)) is rejected
+
+
 class Growing(Recorder):
     """A testbed, its workers, and a controller that refuses with `refusal` unless that is empty."""
 
