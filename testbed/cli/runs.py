@@ -177,9 +177,10 @@ def check(
         raise typer.Exit(FAILED)
     for note in summary.get("notes", ()):
         out.print(note, markup=False)
-    seconds, before = round_seconds(summary), earlier and round_seconds(earlier)
+    seconds, before = round_seconds(summary), None if earlier is None else round_seconds(earlier)
     times = f"; a round took {seconds:.3g} s at the median" if seconds is not None else ""
-    out.print(f"passed: {summary['verdict']}{times}{f', the baseline {before:.3g} s' if before else ''}", markup=False)
+    times += f", the baseline {before:.3g} s" if before is not None else ""
+    out.print(f"passed: {summary['verdict']}{times}", markup=False)
 
 
 def _is_summary(file: Path) -> bool:

@@ -58,8 +58,9 @@ def shortfalls(summary: Summary, baseline: Summary | None, tolerance: float) -> 
     if now is None:
         return [*found, "the run has no rounds to compare with the baseline's"]
     if now > before * (1 + tolerance):
+        share = f"{now / before - 1:.0%} " if before else ""  # of 0 s there is no share
         found.append(
-            f"slower: a round took {now:.3g} s at the median, {now / before - 1:.0%} more than the baseline's "
+            f"slower: a round took {now:.3g} s at the median, {share}more than the baseline's "
             f"{before:.3g} s (tolerance {tolerance:.0%})"
         )
     return found

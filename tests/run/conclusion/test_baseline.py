@@ -67,6 +67,14 @@ def test_the_command_says_which_and_its_exit_code_too(tmp_path: Path) -> None:
     assert all(token in slower.stderr for token in ("12%", "0.5 s", "10%"))
 
 
+def test_a_median_of_0_s_is_a_baseline_too(tmp_path: Path) -> None:
+    assert len(shortfalls(summary(0.5), summary(0.0), 0.1)) == 1
+    (tmp_path / "summary.json").write_text(json.dumps(summary(0.0)))
+    passed = checked(tmp_path, "--baseline", tmp_path)
+    assert passed.exit_code == 0
+    assert "baseline 0 s" in passed.stdout
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", *map(json.dumps, BAD_SUMMARIES)])
 def test_what_is_no_summary_is_bad_input(text: str, tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
