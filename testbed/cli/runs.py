@@ -104,17 +104,19 @@ def export(
 def runs(context: typer.Context, json_: Json = False) -> None:
     """List the runs in `runs/`, or remove some; without a command, list them."""
     if context.invoked_subcommand is None:
-        list_runs(json_)
+        list_runs(context, json_)
+    elif json_ and context.invoked_subcommand != "list":
+        raise bad_input(f"runs --json {context.invoked_subcommand}: only the list has JSON", "it without --json")
 
 
 @app.command("list")
-def list_runs(json_: Json = False) -> None:
+def list_runs(context: typer.Context, json_: Json = False) -> None:
     """List the runs in `runs/`, newest last, with start time, verdict and size."""
     from testbed.cli.tables import print_runs
     from testbed.run.directory import past_runs
 
     found = past_runs()
-    if json_:
+    if json_ or (context.parent is not None and context.parent.params.get("json_")):  # `runs --json list` is the same
         typer.echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in found]))
     else:
         print_runs(found)

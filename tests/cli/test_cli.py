@@ -193,7 +193,9 @@ def test_runs_are_listed_and_removed(folder: Path) -> None:
         assert (
             CliRunner().invoke(app, ["runs", "list", *words]).stdout == CliRunner().invoke(app, ["runs", *words]).stdout
         )
-    for wrong in (["runs", "rm", "two"], ["runs", "rm", "runs"]):
+    before = CliRunner().invoke(app, ["runs", "--json", "list"])
+    assert json.loads(before.stdout) == [run]
+    for wrong in (["runs", "rm", "two"], ["runs", "rm", "runs"], ["runs", "--json", "rm", "one"]):
         result = CliRunner().invoke(app, wrong)
         assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
         assert "write instead" in result.stderr
