@@ -16,7 +16,6 @@ import typer
 from rich.text import Text
 
 from testbed.cli.console import CANNOT, FAILED, Json, bad_input, err, fail, interruptible_verb, out, plain_table
-from testbed.cli.experiment import interruptible_run
 from testbed.resources import BUILD, IS_CHECKOUT, SHARE
 from testbed.run.terminal.wrap import wrapped
 
@@ -134,7 +133,7 @@ def up(
     from testbed.scaleout.cluster import up as start
     from testbed.spec.hosts import Hosts
 
-    with interruptible_run():
+    with interruptible_verb(": the start of the cluster was undone; what setup.sh installed on hosts stays"):
         hosts = Hosts.load(file)
         if not IS_CHECKOUT:
             raise fail(
@@ -151,7 +150,7 @@ def cluster_doctor(json_: Json = False) -> None:
     """Show what each host of the cluster can do, and the round trip and capacity between each two hosts."""
     from testbed.scaleout.cluster import examine
 
-    with interruptible_run():
+    with interruptible_verb(": the cluster is as it was"):
         facts, pairs = examine()
     if json_:
         typer.echo(json.dumps({"hosts": [asdict(each) for each in facts], "pairs": [asdict(each) for each in pairs]}))
@@ -164,7 +163,7 @@ def down() -> None:
     """Stop the cluster on all hosts and on this machine."""
     from testbed.scaleout.cluster import down as stop
 
-    with interruptible_run():
+    with interruptible_verb(": the cluster may still be up on some hosts; call `testbed cluster down` again"):
         lost = stop(lambda line: out.print(line, markup=False))
     if lost:
         for each in lost:

@@ -1,4 +1,4 @@
-"""How `testbed doctor` says what it found, the quickstart first; and what `cluster up` refuses."""
+"""How `testbed doctor` says what it found, the quickstart first; what `cluster up` refuses; interrupts of `cluster`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from testbed.cli import app, machines
+from testbed.cli.console import INTERRUPTED
 from testbed.emulation.host.doctor import Finding
+from testbed.emulation.interrupt import Interrupted
 from tests.cli.standing import ROOT
 
 
@@ -85,3 +87,21 @@ def test_a_cluster_that_cannot_come_up_from_here_is_refused_before_a_host_is_rea
     assert ended.exit_code == 3
     assert said in " ".join(ended.stderr.split())
     assert started == []
+
+
+@pytest.mark.local
+@pytest.mark.usefixtures("signal_handlers")
+@pytest.mark.parametrize(("verb", "called"), [("up", "up"), ("doctor", "examine"), ("down", "down")])
+def test_an_interrupted_cluster_command_speaks_of_the_cluster_and_not_of_records(
+    verb: str, called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise Interrupted("SIGINT")
+
+    (tmp_path / "hosts.yaml").write_text("hosts: {north: {address: 10.0.0.1}}")
+    monkeypatch.setattr(f"testbed.scaleout.cluster.{called}", interrupted)
+    monkeypatch.setattr(machines, "IS_CHECKOUT", True)
+    monkeypatch.setattr(machines.os, "geteuid", lambda: 0)
+    ended = CliRunner().invoke(app, ["cluster", verb, *([str(tmp_path / "hosts.yaml")] if verb == "up" else [])])
+    assert ended.exit_code == INTERRUPTED
+    assert "cluster" in ended.stderr and "records" not in ended.stderr
