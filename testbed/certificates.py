@@ -55,7 +55,8 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
     The authority in `folder` signs the certificates; if there is none, a new authority is made.
 
     Raises:
-        CertificateError: A member has the controller's name, or the authority can't be read.
+        CertificateError: A member has the controller's name, or the authority can't be read, or its certificate is
+            missing where `folder` has certificates by it.
         ProtocolError: A name is not allowed for a member.
         OSError: The files can't be written.
     """
@@ -117,6 +118,11 @@ def _new_authority() -> _Authority:
 def _authority(folder: Path) -> _Authority:
     own, key_file = folder / AUTHORITY, folder / AUTHORITY_KEY
     if not own.exists():
+        if signed := sorted(folder.glob(f"*/{CERTIFICATE}")):
+            raise CertificateError(
+                f"{own} is missing, and the authority in it signed {signed[0]}. Put {own} and {key_file} back, or name "
+                "a new folder, and give all machines certificates of the new authority"
+            )
         made = _new_authority()
         write_text(key_file, _key_pem(made.key), mode=0o600)
         write_text(own, _pem(made.certificate))

@@ -139,6 +139,18 @@ def test_an_authority_that_cannot_be_used_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize("lost", [[AUTHORITY], [AUTHORITY, "authority.key"]])
+def test_a_lost_authority_is_not_replaced_beside_its_certificates(tmp_path: Path, lost: list[str]) -> None:
+    made(tmp_path, "paris")
+    for name in lost:
+        (tmp_path / name).unlink()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(CertificateError, match=AUTHORITY):
+        made(tmp_path, "paris", "tokyo")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.pure
 def test_the_verb_says_what_it_made_and_where_it_goes(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["certificates", str(tmp_path / "tls"), "paris", "tokyo"])
     assert done.exit_code == 0, done.output
