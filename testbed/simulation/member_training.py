@@ -30,6 +30,7 @@ from testbed.simulation import means
 from testbed.simulation.means import RoundInput
 from testbed.simulation.members import Activity, AwaitRound, CompletedRound, ComputeStep, EndStep, Learning, Operation
 from testbed.simulation.round_model import Payload, coded_payload
+from testbed.spec.train import DATASETS
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
 from testbed.sync.executor import Work
@@ -50,17 +51,19 @@ def real_learners() -> Iterator[MakeLearner]:
     """Provide a function that makes real models with their data.
 
     Raises:
-        EmulationError: the digits cannot be made.
+        EmulationError: the digits cannot be made; raised by the function, for models that learn from them.
         CannotRun: there is no GPU, or no data set with a sample for each member; raised by the function.
     """
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
-        (Path(folder) / "digits").symlink_to(digits_folder())
+        digits = Path(folder) / "digits"
         documentation.link_into(Path(folder))
 
         def make(work: Workload) -> Learner:
             if work.device == "cuda" and not torch.cuda.is_available():
                 raise CannotRun("PyTorch finds no GPU for `device: cuda`; write `auto` or `cpu` for it under `train`")
+            if "digits" in DATASETS[work.model] and not digits.exists():
+                digits.symlink_to(digits_folder())
             try:
                 return learner.make(work, Path(folder), chosen_device(work.device))
             except ValueError as error:

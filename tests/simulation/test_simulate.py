@@ -15,6 +15,7 @@ import yaml
 from rich.console import Console
 
 from testbed.emulation.containers import documentation
+from testbed.emulation.errors import EmulationError
 from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
@@ -327,6 +328,20 @@ def test_documentation_that_was_learned_from_is_named_and_what_is_missing_is_ref
     (tmp_path / "documentation" / "text.txt").write_bytes(text[1:])
     with pytest.raises(CannotRun, match="`make documentation`"):
         simulated(file, gradients=True)
+
+
+def test_models_that_learn_from_no_digits_need_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without scikit-learn, of which the digits are made."""
+    monkeypatch.chdir(tmp_path)
+
+    def fail() -> Path:
+        raise EmulationError("no digits")
+
+    monkeypatch.setattr("testbed.simulation.member_training.digits_folder", fail)
+    text = {"model": "gpt-small", "rank": 2, "rounds": 1, "batch": 1}
+    assert simulated(write(tmp_path, train=text), gradients=True).finished
+    with pytest.raises(CannotRun):
+        simulated(write(tmp_path, train={"model": "svm", "rounds": 1}), gradients=True)
 
 
 def test_a_gpu_that_is_missing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
