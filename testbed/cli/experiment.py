@@ -139,7 +139,7 @@ def simulate(
     changes = overrides(set_, {"seed": seed, "train.rounds": rounds})
     with interruptible_run("the simulation was ended"):
         outcome = simulated(experiment, changes, gradients, page, Display())
-    if not outcome.finished:
+    if not outcome.finished or outcome.page is None:
         raise typer.Exit(FAILED)
 
 

@@ -121,7 +121,7 @@ def execute_experiment(
             raise
     except INTERRUPTS as interrupt:
         failed(directory, "the run was interrupted")
-        page = _published(directory.path, publish, display)
+        page = published(directory.path, publish, display)
         if isinstance(interrupt, Interrupted):
             interrupt.records, interrupt.page = directory.path, page
         raise
@@ -155,7 +155,7 @@ def _execute(run: Execution, strict: bool, publish: Publish) -> Executed:
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
         recheck_budget(run.fits, summary["reasons"])
-        page = _published(directory.path, publish, display)
+        page = published(directory.path, publish, display)
     for line in summary_lines(summary):
         display.say(f"  {line}")
     color = "green" if summary["verdict"] == "trusted" else "yellow"
@@ -167,7 +167,7 @@ def _execute(run: Execution, strict: bool, publish: Publish) -> Executed:
     return Executed(finished=True, verdict=summary["verdict"], directory=directory.path, page=page)
 
 
-def _published(directory: Path, publish: Publish, display: Display) -> Path | None:
+def published(directory: Path, publish: Publish, display: Display) -> Path | None:
     """Make the report and return its path, or print why it could not be made and return None."""
     try:
         return publish(directory)
@@ -200,9 +200,18 @@ def _failed(directory: RunDirectory, display: Display, publish: Publish, text: s
     """Write and print why a run did not finish, and make its report, except on a full disk."""
     failed(directory, text)
     display.say(f"[red]failed:[/] {escape(text)}\n  the logs are in {directory.path}/logs")
-    page = None
-    if "spec" in (directory.read_whole("manifest.json") or {}) and not shortage([directory.path]):
-        page = _published(directory.path, publish, display)
+    page = published_failure(directory, publish, display)
+    return Executed(finished=False, verdict="suspect", directory=directory.path, page=page)
+
+
+def published_failure(directory: RunDirectory, publish: Publish, display: Display) -> Path | None:
+    """Make the report of a run that failed, and print and return its path.
+
+    Return None where there is no report: if it could not be made, on a full disk, or of a run without records.
+    """
+    if "spec" not in (directory.read_whole("manifest.json") or {}) or shortage([directory.path]):
+        return None
+    page = published(directory.path, publish, display)
     if page is not None:
         display.say(f"  report: {page}")
-    return Executed(finished=False, verdict="suspect", directory=directory.path, page=page)
+    return page

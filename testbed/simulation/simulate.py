@@ -18,7 +18,15 @@ from testbed.run.conclusion.summary import summary_lines
 from testbed.run.conclusion.verdict import SIMULATED
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.execute import INTERRUPTS, Executed, Publish, is_of_full_disk, reason_of
+from testbed.run.execute import (
+    INTERRUPTS,
+    Executed,
+    Publish,
+    is_of_full_disk,
+    published,
+    published_failure,
+    reason_of,
+)
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
 from testbed.simulation.environment import Environment, EventSchedule
@@ -35,7 +43,7 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
         file: The experiment.
         overrides: Values for its fields.
         gradients: Whether members learn for real.
-        publish: Writes the page of the run in a directory.
+        publish: Makes the report of a run in a directory, also of one that failed or was interrupted.
         display: Shows the progress and the summary.
 
     Raises:
@@ -52,18 +60,20 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
         outcome = train(experiment, directory, display, gradients, routes)
         with display.step("summary and report"):
             summary = conclude(experiment, directory, outcome)
-            page = publish(directory.path)
+            page = published(directory.path, publish, display)
     except RunFailed as error:
         failed(directory, str(error))
         display.say(f"[red]failed:[/] {escape(str(error))}")
-        return Executed(finished=False, verdict="suspect", directory=directory.path)
+        page = published_failure(directory, publish, display)
+        return Executed(finished=False, verdict="suspect", directory=directory.path, page=page)
     except EmulationError as error:  # data that was not prepared, or no GPU
         failed(directory, str(error))
         raise CannotRun(str(error)) from error
     except INTERRUPTS as interrupt:
         failed(directory, "the simulation was interrupted")
+        page = published(directory.path, publish, display)
         if isinstance(interrupt, Interrupted):
-            interrupt.records = directory.path
+            interrupt.records, interrupt.page = directory.path, page
         raise
     except BaseException as error:
         if not (is_of_full_disk(error) and directory.remove_if_empty()):
@@ -76,7 +86,8 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
     display.say(f"  verdict: [bold]{summary['verdict']}[/]")
     for reason in (*summary["reasons"], *summary["notes"]):
         display.say(f"    {escape(reason)}")
-    display.say(f"  report: {page}")
+    if page is not None:
+        display.say(f"  report: {page}")
     return Executed(finished=True, verdict=summary["verdict"], directory=directory.path, page=page)
 
 

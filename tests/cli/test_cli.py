@@ -23,6 +23,7 @@ from testbed.emulation import label
 from testbed.emulation.interrupt import Interrupted
 from testbed.errors import FAILED, NOT_HERE
 from testbed.planning import make_policy
+from testbed.run.execute import Executed
 from tests.planning.networks import sites, view_of
 from tests.report.runs import build_run
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
@@ -477,6 +478,16 @@ def test_an_interrupted_simulation_takes_no_network_down(folder: Path, monkeypat
     result = CliRunner().invoke(app, ["simulate", str(write(folder))])
     assert result.exit_code == INTERRUPTED
     assert "runs/one" in result.stderr and "network" not in result.stderr
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("page", "code"), [(Path("report.html"), 0), (None, FAILED)])
+def test_a_simulation_without_its_report_has_failed(
+    page: Path | None, code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Executed(True, "simulated", folder, page)
+    monkeypatch.setattr("testbed.simulation.simulate.simulate", lambda *_: done)
+    assert CliRunner().invoke(app, ["simulate", str(write(folder))]).exit_code == code
 
 
 @pytest.mark.local

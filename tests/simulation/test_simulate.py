@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from contextlib import closing
@@ -16,6 +17,8 @@ from rich.console import Console
 
 from testbed.emulation.containers import documentation
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.interrupt import Interrupted
+from testbed.report.page import write_report
 from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
@@ -363,6 +366,47 @@ def test_a_simulation_whose_output_nobody_reads_any_longer_says_so(
     with os.fdopen(writer, "w") as output, pytest.raises(OutputClosedError) as raised:
         simulate(write(tmp_path), {}, False, lambda run: run, Display(ProgressConsole(file=output)))
     assert json.loads(Path("runs/latest/summary.json").read_text())["reasons"] == [str(raised.value)]
+
+
+def test_a_simulation_that_fails_has_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The neighbours of a member without links wait for it until the timeout."""
+    monkeypatch.chdir(tmp_path)
+    file = write(
+        tmp_path,
+        train={"model": "synthetic", "parameters": 1_500, "rounds": 4},
+        compute={"step_time": "100ms", "stragglers": {"a-w0": 50}},
+        sync={"strategy": "dpsgd", "round_timeout": "30s"},
+        events=[{"round": 3, "down": pair} for pair in (["a", "b"], ["c", "a"])],
+    )
+    done = simulate(file, {}, False, write_report, Display(Console(file=io.StringIO())))
+    assert (done.finished, done.page) == (False, done.directory / "report.html")
+    assert (done.directory / "report.html").exists()
+
+
+def test_an_interrupted_simulation_has_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def interrupted(*_: object) -> Outcome:
+        raise Interrupted("SIGINT")
+
+    monkeypatch.setattr("testbed.simulation.simulate.train", interrupted)
+    with pytest.raises(Interrupted) as caught:
+        simulate(write(tmp_path), {}, False, lambda run: run / "report.html", Display(Console(file=io.StringIO())))
+    assert caught.value.records is not None
+    assert caught.value.page == caught.value.records / "report.html"
+
+
+def test_a_simulation_whose_report_cannot_be_made_keeps_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def fail(_: Path) -> Path:
+        raise OSError("no page today")
+
+    done = simulate(write(tmp_path), {}, False, fail, Display(Console(file=io.StringIO())))
+    assert (done.finished, done.page) == (True, None)
+    assert json.loads((done.directory / "summary.json").read_text())["verdict"] == "simulated"
 
 
 @pytest.mark.parametrize(
