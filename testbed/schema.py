@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union
 
@@ -103,6 +103,17 @@ def decode_as(decoder: msgspec.json.Decoder[T], data: bytes | memoryview) -> T:
         return decoder.decode(data)
 
 
+def decode_lines(decoder: msgspec.json.Decoder[T], lines: bytes) -> list[T]:
+    """Return the records in lines of JSON, without lines that do not fit the decoder's type."""
+    with suppress(ProtocolError), protocol_errors():
+        return decoder.decode_lines(lines)
+    found = []
+    for line in lines.split(b"\n"):
+        with suppress(ProtocolError):
+            found.append(decode_as(decoder, line))
+    return found
+
+
 def convert_to(kind: Any, value: Any) -> Any:
     """Return plain values of JSON as a value of this type. ProtocolError: they do not fit the type."""
     with protocol_errors():
@@ -114,7 +125,7 @@ def protocol_errors() -> Iterator[None]:
     """Raise ProtocolError for each error of msgspec in the body."""
     try:
         yield
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError, OverflowError) as error:
         raise ProtocolError(brief(str(error))) from error
 
 

@@ -70,7 +70,7 @@ ARROWS: dict[str, set[str]] = {
     "launch": {"errors", "api", "schemes", "emulation", "telemetry", "link"},
     "run": {
         *("errors", "api", "launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
-        *("compiler", "workload", "plan", "plugins", "protocol", "link", "atomic_file", "resources"),
+        *("compiler", "workload", "plan", "plugins", "protocol", "schema", "link", "atomic_file", "resources"),
     },
     "simulation": {
         *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),

@@ -7,15 +7,12 @@ of each link is kept, and each state that takes a link up, takes it down or remo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from testbed.schema import ProtocolError, decode_as, protocol_errors
-
-T = TypeVar("T")
+from testbed.schema import decode_lines
 
 #: Name -> one value per time of `at_s` (seconds since training began); `there` is False once the link was removed.
 Columns = dict[str, list[Any]]
@@ -48,17 +45,6 @@ def link_columns(file: Path, began: float, pieces: int) -> dict[str, Columns]:
             for name, last in {line.link: line for line in lines}.items():
                 kept.setdefault(name, []).append(last)
     return {name: _columns(lines, began) for name, lines in kept.items()}
-
-
-def decode_lines(decoder: msgspec.json.Decoder[T], lines: bytes) -> list[T]:
-    """Return the records in lines of JSON, without lines that do not fit the decoder's type."""
-    with suppress(ProtocolError), protocol_errors():
-        return decoder.decode_lines(lines)
-    found = []
-    for line in lines.split(b"\n"):
-        with suppress(ProtocolError):
-            found.append(decode_as(decoder, line))
-    return found
 
 
 def _pieces(file: Path, count: int) -> Iterator[bytes]:

@@ -25,9 +25,10 @@ from testbed.api.requests import NOT_HERE, ApiProblem, Request
 from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.link import link_ends, link_name
-from testbed.report.link_states import Columns, StateLine, decode_lines, link_columns
+from testbed.report.link_states import Columns, StateLine, link_columns
 from testbed.report.record import site_of
-from testbed.report.run_files import NotARun
+from testbed.report.run_files import CurveLine, EventLine, ManifestFields, NotARun, TimedLine, TrafficLine, fits
+from testbed.schema import decode_lines
 from testbed.spec.errors import SpecError
 from testbed.spec.load import parse_yaml
 from testbed.spec.model import validate
@@ -60,13 +61,6 @@ class ReportLine(msgspec.Struct, gc=False):
     metrics: dict[str, float | None] = {}
 
 
-class TrafficLine(msgspec.Struct, gc=False):
-    """The fields of a line of `traffic.jsonl` that the page shows."""
-
-    at_s: float
-    bytes: dict[str, int]
-
-
 def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     """Return the recording of a run's directory. Times are seconds since training began.
 
@@ -80,7 +74,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
         NotARun: The directory is not that of an experiment's run.
     """
     manifest = _whole(path / "manifest.json")
-    if not manifest or "spec" not in manifest:
+    if manifest is None or manifest.get("spec") is None or not fits(ManifestFields, manifest):
         raise NotARun(
             f"{path}: not a run of an experiment that began to train; give the directory of one, such as runs/latest",
             rule="no-run",
@@ -93,8 +87,9 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     of_links = partial(link_columns, path / "links.jsonl", began, steps)
     await_links = fork(of_links) if forks else of_links
     reports = _lines(path / "rounds.jsonl", ReportLine)
-    decisions = _since(path / "decisions.jsonl", began)
+    decisions = _since(path / "decisions.jsonl", began, TimedLine)
     rounds = _rounds(reports, began, gossips=not decisions)
+    curves = sorted(_since(path / "curves.jsonl", began, CurveLine), key=lambda record: record["at_s"])
     seconds = max([sampled_s, *(one["finished_s"] for one in rounds[-1:])])
     samples = _one_a_step(samples, seconds / steps)
     links = await_links()
@@ -103,7 +98,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     first = next((topology for name, topology in topologies.items() if name.endswith(own)), {})
     # Programs without a controller report no rounds, nor do members whose run failed before the first.
     workers = sorted({report.member for report in reports} or _declared_workers(first))
-    events = _since(path / "events.jsonl", began)
+    events = _since(path / "events.jsonl", began, EventLine)
     return {
         "network": _overview(path, manifest),
         "sites": _sites(topologies, workers, links),
@@ -115,7 +110,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
         "traffic_s": [sample.at_s - began for sample in samples],
         "bytes": _by_link(samples),
         "rounds": rounds,
-        "curves": _thinned(sorted(_since(path / "curves.jsonl", began), key=lambda record: record["at_s"])),
+        "curves": _thinned(curves),
         "events": sorted([*events, *_steps(links, samples, began, events)], key=lambda event: event["at_s"]),
         "decisions": decisions,
         "plans": _plans(path, summary, rounds),
@@ -276,16 +271,17 @@ def _plans(path: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str,
         first.setdefault(done["epoch"], done["finished_s"] - done["seconds"])
     plans: dict[str, dict[str, Any]] = {}
     for file in sorted((path / "plans").glob("*.json")):
-        plan = _whole(file)
-        if plan is None:
+        plan = _whole(file) or {}
+        epoch = plan.get("epoch")
+        if not isinstance(epoch, int):
             continue
-        swap = swaps.get(plan["epoch"])
-        at_s = swap["active_s"] if swap and swap.get("active_s") is not None else first.get(plan["epoch"])
+        swap = swaps.get(epoch)
+        at_s = swap["active_s"] if swap and swap.get("active_s") is not None else first.get(epoch)
         if at_s is not None:
             begin = 0.0 if not plans else at_s
             if plans and swap is None:  # a run that did not finish has no record of its swaps
-                swap = {"kind": "plan", "epoch": plan["epoch"], "active_s": at_s}
-            plans[str(plan["epoch"])] = {"plan": plan, "swap": swap, "active_s": begin}
+                swap = {"kind": "plan", "epoch": epoch, "active_s": at_s}
+            plans[str(epoch)] = {"plan": plan, "swap": swap, "active_s": begin}
     return plans
 
 
@@ -320,12 +316,16 @@ def _thinned(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return kept
 
 
-def _since(file: Path, began: float) -> list[dict[str, Any]]:
-    """Return a file's records without `estimates`; their `at_s` counts from the begin of training, at least 0."""
+def _since(file: Path, began: float, kind: type[TimedLine]) -> list[dict[str, Any]]:
+    """Return a file's records that have the fields of `kind`, without `estimates`.
+
+    Their `at_s` counts from the begin of training, and is at least 0.
+    """
     found = []
-    for record in filter(None, read_lines(file)):
-        record.pop("estimates", None)
-        found.append({**record, "at_s": max(record["at_s"] - began, 0.0)})
+    for record in read_lines(file):
+        if record is not None and fits(kind, record):
+            record.pop("estimates", None)
+            found.append({**record, "at_s": max(record["at_s"] - began, 0.0)})
     return found
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
+
+import msgspec
 
 from testbed.atomic_file import UNFINISHED
 from testbed.errors import BAD_INPUT, DetailedError
 from testbed.plan import Plan
 from testbed.protocol import Report
 from testbed.report import text
+from testbed.report.link_states import StateLine
 from testbed.schema import ProtocolError, convert_to
 from testbed.telemetry.store import in_newest_format, read_json, read_lines
 
@@ -24,6 +28,66 @@ class NotARun(DetailedError, ValueError):
     """The given folder was not written by a run."""
 
     exit_code = BAD_INPUT
+
+
+class ManifestFields(msgspec.Struct):
+    """The fields of a manifest that reports and pages read first. A manifest may lack some, and has others, too."""
+
+    spec: dict[str, Any] | None = None
+    inputs: dict[str, str] | None = None
+    training_started_s: float | None = None
+    started_s: float | None = None
+
+
+class TimedLine(msgspec.Struct, gc=False):
+    """The field that a line of a file over time needs, such as `decisions.jsonl`. Lines have others, too."""
+
+    at_s: float
+
+
+class EventLine(TimedLine, gc=False):
+    """The fields that a line of `events.jsonl` needs."""
+
+    kind: str
+    target: str
+
+
+class CurveLine(TimedLine, gc=False):
+    """The fields that a line of `curves.jsonl` needs."""
+
+    program: str
+    values: dict[str, float | None]
+
+
+class EstimateLine(TimedLine, gc=False):
+    """The fields that a line of `estimates.jsonl` needs."""
+
+    links: dict[str, dict[str, Any]]
+
+
+class TrafficLine(TimedLine, gc=False):
+    """The fields of a line of `traffic.jsonl`. Runs of earlier versions lack the steady counters."""
+
+    bytes: dict[str, int]
+    busy_s: dict[str, float] | None = None
+    cpu: float | None = None
+    steady_bytes: dict[str, int] | None = None
+    steady_s: dict[str, float] | None = None
+
+
+class RoundLine(msgspec.Struct, gc=False):
+    """The fields that a line of `rounds.jsonl` needs."""
+
+    member: str
+    round: int
+
+
+def fits(kind: type[msgspec.Struct], record: Mapping[str, Any]) -> bool:
+    """Return whether a record has the fields of a type, in their form. It may have others."""
+    with suppress(ProtocolError):
+        convert_to(kind, record)
+        return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +168,7 @@ class _Reader:
         manifest = self._manifest()
         reports = tuple(self._reports(optional=is_of_command(manifest)))
         zero = self._zero(manifest, reports)
-        decisions = tuple(self._since(zero, "decisions.jsonl", "at_s"))
+        decisions = tuple(self._since(zero, "decisions.jsonl", TimedLine))
         # Earlier versions recorded estimates only with each decision.
         decided = tuple({"at_s": line["at_s"], "links": line.get("estimates") or {}} for line in decisions)
         return kind(
@@ -113,10 +177,10 @@ class _Reader:
             summary=self._summary(),
             states=self._states(zero),
             samples=tuple(self._samples(zero)),
-            events=tuple(self._since(zero, "events.jsonl", "at_s", "kind", "target")),
+            events=tuple(self._since(zero, "events.jsonl", EventLine)),
             reports=reports,
             decisions=decisions,
-            estimates=tuple(self._since(zero, "estimates.jsonl", "at_s", "links")) or decided,
+            estimates=tuple(self._since(zero, "estimates.jsonl", EstimateLine)) or decided,
             plans=self._plans(considered=bool(decisions)),
             curves=self._curves(zero),
             zero_s=zero,
@@ -136,8 +200,8 @@ class _Reader:
             ) from None
         except ValueError as error:
             raise NotARun(f"{file}: not JSON ({error}); {remedy}", rule="json", file=file) from error
-        if not isinstance(manifest, dict):
-            raise NotARun(f"{file}: not a manifest, since it holds no JSON object; {remedy}", rule="json", file=file)
+        if not isinstance(manifest, dict) or not fits(ManifestFields, manifest):
+            raise NotARun(f"{file}: not the manifest of a run; {remedy}", rule="json", file=file)
         if "launch" in manifest and "spec" not in manifest:
             raise NotARun(
                 f"{self._path}: `testbed launch` of an earlier version wrote no records for a page; launch again",
@@ -150,7 +214,7 @@ class _Reader:
         try:
             summary = read_json(self._path / "summary.json")
         except (FileNotFoundError, ValueError):
-            self._gaps.append("summary.json is missing or cut short")
+            self._gaps.append("summary.json is missing or damaged")
             return {}
         return in_newest_format(summary) if isinstance(summary, dict) else {}
 
@@ -162,8 +226,8 @@ class _Reader:
         started = [report.started_s for report in reports]
         return min(started, default=float(manifest.get("started_s") or 0.0))
 
-    def _lines(self, name: str, *needed: str, optional: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the records of a file that have the needed fields; the others become gaps."""
+    def _lines(self, name: str, kind: type[msgspec.Struct], optional: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the records of a file that have the fields of `kind`; the others become gaps."""
         file = self._path / name
         if not file.exists():
             if not optional:
@@ -173,22 +237,22 @@ class _Reader:
         for record in read_lines(file):
             if record is None:
                 torn += 1
-            elif any(record.get(key) is None for key in needed):
+            elif not fits(kind, record):
                 lacking += 1
             else:
                 yield record
         if torn:  # the last line, or a line after which a later process went on writing
-            self._gaps.append(f"{name}: {text.count(torn, 'line')} cut short, left out")
+            self._gaps.append(f"{name}: {text.count(torn, 'line')} cut short or damaged, left out")
         if lacking:
-            self._gaps.append(f"{name}: {text.count(lacking, 'line')} without required fields, left out")
+            self._gaps.append(f"{name}: {text.count(lacking, 'line')} with missing or wrong fields, left out")
 
-    def _since(self, zero: float, name: str, *needed: str) -> Iterator[dict[str, Any]]:
+    def _since(self, zero: float, name: str, kind: type[TimedLine]) -> Iterator[dict[str, Any]]:
         """Yield the records of an optional file, with their times since training began."""
-        return ({**line, "at_s": line["at_s"] - zero} for line in self._lines(name, *needed, optional=True))
+        return ({**line, "at_s": line["at_s"] - zero} for line in self._lines(name, kind, optional=True))
 
     def _curves(self, zero: float) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
         curves: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
-        for line in self._since(zero, "curves.jsonl", "at_s", "program", "values"):
+        for line in self._since(zero, "curves.jsonl", CurveLine):
             for name, value in line["values"].items():
                 at, values = curves.setdefault(name, {}).setdefault(line["program"], ([], []))
                 if value is not None:
@@ -198,7 +262,7 @@ class _Reader:
 
     def _reports(self, optional: bool) -> Iterator[Report]:
         """Yield the members' reports. They are `optional` where a command trains, which reports nothing."""
-        for line in self._lines("rounds.jsonl", "member", "round", optional=optional):
+        for line in self._lines("rounds.jsonl", RoundLine, optional=optional):
             known = {key: value for key, value in line.items() if key in _REPORT_FIELDS}
             try:
                 report: Report = convert_to(Report, known)
@@ -209,7 +273,7 @@ class _Reader:
 
     def _states(self, zero: float) -> dict[str, tuple[LinkRecord, ...]]:
         states: dict[str, list[LinkRecord]] = {}
-        for line in self._lines("links.jsonl", "at_s", "link"):
+        for line in self._lines("links.jsonl", StateLine):
             track, at = states.setdefault(line["link"], []), line["at_s"] - zero
             if line.get("removed"):
                 track.append(LinkRecord(at, 0.0, track[-1].delay_s if track else 0.0, there=False))
@@ -220,7 +284,7 @@ class _Reader:
         return {link: tuple(track) for link, track in states.items() if track}
 
     def _samples(self, zero: float) -> Iterator[TrafficRecord]:
-        for line in self._lines("traffic.jsonl", "at_s", "bytes"):
+        for line in self._lines("traffic.jsonl", TrafficLine):
             busy_s = line.get("busy_s") or {}
             # Runs before 26 November 2026 lack the steady counters: all that arrived stands in for them.
             steady_bytes, steady_s = line.get("steady_bytes") or line["bytes"], line.get("steady_s") or busy_s

@@ -250,7 +250,8 @@ def _past_run(path: Path) -> PastRun | None:
         manifest = read_json(path / "manifest.json")
         id_, experiment = str(manifest.get("id", path.name)), str(manifest["experiment"])
         began_s = float(manifest.get("started_s", path.stat().st_mtime))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        time.localtime(began_s)  # an OverflowError for a time that no calendar has
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
     state = _end_state(path)
     # A process may make several runs: one that has its summary is over, although its process goes on.
@@ -273,7 +274,7 @@ def _end_state(path: Path) -> str:
         summary = read_json(path / "summary.json")
         launched = {True: "finished", False: "failed"}.get(summary.get("finished"), CUT_OFF)
         return str(summary.get("verdict") or launched)
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return CUT_OFF
 
 

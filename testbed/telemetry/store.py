@@ -87,11 +87,11 @@ class Records:
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a file in order; none when the file is missing.
 
-    A line that a crash cut short is left out with a warning in the log.
+    A line that holds no record, such as one that a crash cut short, is left out with a warning in the log.
     """
     for number, record in enumerate(read_lines(path), start=1):
         if record is None:
-            log.warning("%s: line %d was cut short and is left out", path, number)
+            log.warning("%s: line %d is cut short or damaged, and is left out", path, number)
         else:
             yield record
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.report.record import RunRecord, site_of
+from testbed.report.recording import recording_of
 from testbed.report.run_files import NotARun
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, UP_S, build_run, without_plans
 
@@ -55,7 +56,7 @@ def test_a_half_written_last_line_is_passed_over_and_said(tmp_path: Path) -> Non
     record = RunRecord.read(run)
     assert len(record.reports) == 20 * len(MEMBERS) - 1
     assert len(record.rounds) == 19, "a round that one member did not report is not complete"
-    assert record.gaps == ("rounds.jsonl: 1 line cut short, left out",)
+    assert record.gaps == ("rounds.jsonl: 1 line cut short or damaged, left out",)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "links.jsonl", "traffic.jsonl", "plans"])
@@ -154,6 +155,32 @@ def test_brackets_thousands_deep_are_a_damaged_file(tmp_path: Path) -> None:
     with pytest.raises(NotARun) as caught:
         RunRecord.read(run)
     assert (caught.value.rule, caught.value.file) == ("json", run / "manifest.json")
+
+
+def test_lines_with_wrong_fields_are_left_out_and_said(tmp_path: Path) -> None:
+    run, names = build_run(tmp_path / "run", rounds=20), ("rounds", "decisions", "links", "traffic", "events")
+    before = RunRecord.read(run)
+    line = {"at_s": "noon", "kind": "up", "target": "a-b", "link": "a->b", "bytes": {}, "member": ["a-w0"], "round": 1}
+    for name in names:
+        with (run / f"{name}.jsonl").open("a") as lines:
+            lines.write(json.dumps(line) + "\n")
+    record = RunRecord.read(run)
+    assert {gap.split(":")[0] for gap in record.gaps} == {f"{name}.jsonl" for name in names}
+    for part in ("reports", "decisions", "states", "samples", "events"):
+        assert getattr(record, part) == getattr(before, part)
+
+
+@pytest.mark.parametrize("wrong", [{"spec": []}, {"training_started_s": "noon"}, {"inputs": {"a.yaml": 1}}])
+def test_a_manifest_with_wrong_fields_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | wrong))
+    with pytest.raises(NotARun) as caught:
+        RunRecord.read(run)
+    assert (caught.value.rule, caught.value.file) == ("json", run / "manifest.json")
+    with pytest.raises(NotARun) as caught:
+        recording_of(run)
+    assert caught.value.file == run
 
 
 def test_sites_are_in_workers_names() -> None:

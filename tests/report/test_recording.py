@@ -281,6 +281,21 @@ def test_brackets_thousands_deep_are_left_out(tmp_path: Path) -> None:
         recording_of(run)
 
 
+@pytest.mark.pure
+def test_records_with_wrong_fields_are_left_out(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    before = recording_of(run)
+    right = {"kind": "up", "target": "toronto-tokyo", "program": "a", "values": {"loss": 1.0}}
+    times = [right, *({**right, "at_s": at_s} for at_s in (None, "noon", 10**400))]
+    values = [{"at_s": ZERO_S, **right, "kind": [], "program": []}, {"at_s": ZERO_S, **right, "target": 1, "values": 1}]
+    for name, records in (("decisions", times), ("events", [*times, *values]), ("curves", [*times, *values])):
+        with (run / f"{name}.jsonl").open("a") as lines:
+            lines.write("".join(json.dumps(record) + "\n" for record in records))
+    (run / "plans/0008.json").write_text('{"trees": []}')
+    (run / "plans/0009.json").write_text('{"epoch": []}')
+    assert recording_of(run) == before
+
+
 @pytest.mark.local
 def test_a_recording_is_asked_and_not_changed(run: Path, tmp_path: Path) -> None:
     with ApiServer(RecordedRun(run), tmp_path / "view.sock"):

@@ -74,6 +74,16 @@ def test_brackets_thousands_deep_do_not_end_the_list_of_runs(tmp_path: Path) -> 
     assert [(each.id, each.state) for each in past_runs(tmp_path)] == [(run.id, "going on")]
 
 
+def test_wrong_values_do_not_end_the_list_of_runs(tmp_path: Path) -> None:
+    run = RunDirectory("quick", tmp_path)
+    run.close()
+    (run.path / "summary.json").write_text('{"finished": []}')
+    for name, began_s in (("no-year", "1e300"), ("no-float", "9" * 400)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(f'{{"experiment": "quick", "started_s": {began_s}}}')
+    assert [(each.id, each.state) for each in past_runs(tmp_path)] == [(run.id, "going on")]
+
+
 def test_a_run_that_a_sweep_under_way_has_recorded_stays(tmp_path: Path) -> None:
     swept, other = (RunDirectory(name, tmp_path) for name in ("swept", "other"))
     for run in (swept, other):

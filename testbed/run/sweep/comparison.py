@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ import msgspec
 
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, Point
+from testbed.schema import decode_lines
 from testbed.telemetry.averages import median_of_known
+from testbed.telemetry.store import read_json
 
 #: The figures of a comparison, with their paths in a run's summary.
 FIGURES = {
@@ -92,7 +93,7 @@ class Comparison:
 
 def figures_of(run: Executed) -> dict[str, float | None]:
     """Return the figures of a finished run."""
-    return figures_in(json.loads((run.directory / "summary.json").read_text(encoding="utf-8")))
+    return figures_in(read_json(run.directory / "summary.json"))
 
 
 def figures_in(summary: Mapping[str, Any]) -> dict[str, float | None]:
@@ -125,11 +126,14 @@ class LossLine(msgspec.Struct, gc=False):
 
 @lru_cache(maxsize=1000)
 def read_curve(run: Path) -> Curve:
-    """Return the mean loss of the members in each round of an ended run, from its directory; empty without losses."""
+    """Return the mean loss of the members in each round of an ended run, from its directory; empty without losses.
+
+    Lines that are cut short or damaged are left out, as in reports.
+    """
     try:
-        began = float(json.loads((run / "manifest.json").read_text(encoding="utf-8"))["training_started_s"])
-        lines = msgspec.json.Decoder(LossLine).decode_lines((run / "rounds.jsonl").read_bytes())
-    except (OSError, ValueError, KeyError, TypeError):
+        began = float(read_json(run / "manifest.json")["training_started_s"])
+        lines = decode_lines(msgspec.json.Decoder(LossLine), (run / "rounds.jsonl").read_bytes())
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return ()
     rounds: dict[int, list[tuple[float, float]]] = {}
     for line in lines:

@@ -39,3 +39,13 @@ def test_a_run_s_curve_is_the_mean_over_its_members_since_training_began(tmp_pat
     assert len(curve) == 30 and len((run / "rounds.jsonl").read_text().splitlines()) == 30 * len(MEMBERS)
     assert 0 < curve[0][0] < 2 and curve[0][1] == pytest.approx(2.3, abs=0.1)
     assert read_curve(tmp_path / "none") == ()
+
+
+def test_damaged_lines_are_left_out_of_a_curve(tmp_path: Path) -> None:
+    whole, damaged, other = (build_run(tmp_path / name, rounds=30) for name in ("whole", "damaged", "other"))
+    deep = '{"deep": ' + "[" * 100_000
+    with (damaged / "rounds.jsonl").open("a") as rounds:
+        rounds.write(f'{{"round": "x"}}\n{deep}\n{{"round": 3')
+    assert read_curve(damaged) == read_curve(whole) != ()
+    (other / "manifest.json").write_text(deep)
+    assert read_curve(other) == ()
