@@ -99,5 +99,5 @@ def _value(text: str) -> Any:
     """Return the value of a JSON text; any other word is itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # a word, or brackets thousands deep
         return text

@@ -50,6 +50,11 @@ def test_what_says_no_scheme(text: str, name: str) -> None:
         SchemeChoice.parse(text)
 
 
+def test_brackets_thousands_deep_are_a_word() -> None:
+    with pytest.raises(ValueError, match="every"):
+        SchemeChoice.parse("diloco:every=" + "[" * 100_000)
+
+
 MEMBERS = names(2)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
 COARSE = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), link_codecs={"m0->m1": "int8"})
