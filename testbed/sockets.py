@@ -61,6 +61,19 @@ def is_host(text: str) -> bool:
     return "\0" not in text
 
 
+def host_and_port(text: str, least: int = 1) -> tuple[str, int] | None:
+    """Return the host and the port of a text `host:port`, or None for another text. `least` is the lowest port."""
+    host, _, digits = text.rpartition(":")
+    port = port_of(digits)
+    return None if not host or not is_host(host) or port is None or port < least else (host.strip("[]"), port)
+
+
+def port_of(text: str) -> int | None:
+    """Return the port, from 0 on, that a text of at most five digits names; None for another text."""
+    # The length comes first: `int` raises ValueError for over 4,300 digits.
+    return int(text) if len(text) <= 5 and text.isascii() and text.isdigit() and int(text) < 2**16 else None
+
+
 def keep_alive(connection: socket.socket) -> None:
     """Have the kernel end a TCP connection whose other end has vanished, or reads nothing, for SILENT_S.
 

@@ -1,4 +1,4 @@
-"""Unix sockets with long paths can be listened on and connected to."""
+"""Addresses: Unix sockets with long paths can be listened on and connected to, and texts of hosts with ports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.sockets import unix_address
+from testbed.sockets import host_and_port, unix_address
 
 pytestmark = pytest.mark.local
 
@@ -45,3 +45,20 @@ def test_a_path_of_any_length_is_bound_and_connected_to(tmp_path: Path) -> None:
 def test_one_without_a_folder_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), unix_address(tmp_path / "none" / "a.sock"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("paris.example:7000", ("paris.example", 7000)),
+        ("[::1]:1", ("::1", 1)),
+        ("h:65535", ("h", 65_535)),
+        *((text, None) for text in ("h", "h:", ":1", "h:0", "h:65536", "h:-1", "h:1x", "h:²", "a..b:1")),
+    ],
+)
+def test_the_host_and_the_port_of_a_text(text: str, found: tuple[str, int] | None) -> None:
+    assert host_and_port(text) == found
+
+
+def test_a_port_of_thousands_of_digits_is_none() -> None:
+    assert host_and_port("h:" + "1" * 5000) is None

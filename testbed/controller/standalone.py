@@ -42,7 +42,7 @@ from testbed.planning.events import load as load_simulator
 from testbed.plugins import is_file
 from testbed.protocol import Job
 from testbed.schema import MOST_ROUND_TIMEOUT_S
-from testbed.sockets import CONTROLLER, Tls, is_host
+from testbed.sockets import CONTROLLER, Tls, host_and_port, port_of
 
 log = logging.getLogger(__name__)
 
@@ -263,16 +263,15 @@ def _inherited(descriptor: int | None) -> socket.socket | None:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not is_host(host) or not _is_port(port):
+    if (found := host_and_port(text, least=0)) is None:
         raise ValueError(f"--listen {text}: write HOST:PORT, such as 0.0.0.0:7000; a port is at most 65535")
-    return host.strip("[]"), int(port)
+    return found
 
 
 def _port(text: str) -> int:
-    if not _is_port(text):
+    if (port := port_of(text)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no port; write a number from 0 to 65535")
-    return int(text)
+    return port
 
 
 def _timeout(text: str) -> float:
@@ -283,10 +282,6 @@ def _timeout(text: str) -> float:
     if not 0 < seconds <= MOST_ROUND_TIMEOUT_S:
         raise argparse.ArgumentTypeError(f"{text!r} is no timeout; write seconds above 0, and at most 10000000")
     return seconds
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) < 2**16
 
 
 if __name__ == "__main__":

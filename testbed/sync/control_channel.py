@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.protocol import MAX_LINE_BYTES, ControlMessage, Hello, ProtocolError, Stop, Welcome, decode, encode
-from testbed.sockets import CONTROLLER, SILENT_S, Tls, is_host, keep_alive, peer_name, unix_address
+from testbed.sockets import CONTROLLER, SILENT_S, Tls, host_and_port, keep_alive, peer_name, unix_address
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport.sockets import close_now, shut_down
 
@@ -154,11 +154,10 @@ def endpoint(address: str) -> Endpoint:
         SyncError: The address is malformed.
     """
     scheme, _, rest = address.partition(":")
-    host, _, port = rest.rpartition(":")
     if scheme == "unix" and rest:
         return rest
-    if scheme == "tcp" and host and is_host(host) and port.isascii() and port.isdigit() and 0 < int(port) < 2**16:
-        return host.strip("[]"), int(port)
+    if scheme == "tcp" and (found := host_and_port(rest)) is not None:
+        return found
     raise SyncError(
         f"the control address {address!r} is malformed: write unix:/path/of/the.sock or tcp:host:port",
         rule="address",

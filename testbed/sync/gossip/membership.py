@@ -28,7 +28,7 @@ from testbed.protocol import (
     checked_metrics,
 )
 from testbed.schema import check_name
-from testbed.sockets import Tls, is_host
+from testbed.sockets import Tls, host_and_port, is_host
 from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, Codec, by_name
 from testbed.sync.control_channel import ControlChannel
@@ -295,12 +295,11 @@ def _among_peers(
 def _endpoint(peer: str, address: str) -> tuple[str, int]:
     """Return a peer's host and port. Raises ValueError where its name or its address is wrong."""
     check_name(peer)
-    host, _, port = address.rpartition(":")
-    if not host or not is_host(host) or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+    if (found := host_and_port(address)) is None:
         raise ValueError(f"peers: {peer}={address!r} is malformed: write host:port")
-    if host == EVERY_INTERFACE:
+    if found[0] == EVERY_INTERFACE:
         raise ValueError(f"peers: {peer}={address!r}: write the address at which the other members reach {peer}")
-    return host, int(port)
+    return found
 
 
 def _key(secret: str, *members: str) -> bytes:
