@@ -32,7 +32,7 @@ from testbed.protocol import (
     Stop,
 )
 from testbed.schema import brief
-from testbed.sockets import Tls, keep_alive, unix_address
+from testbed.sockets import Tls, is_host, keep_alive, unix_address
 
 log = logging.getLogger(__name__)
 
@@ -329,6 +329,12 @@ class MemberServer:
             )
         if refusal := self._identities.refusal(hello.member, hello.token, owner):
             raise JoinRefused(refusal)
+        host, _ = hello.address
+        if not is_host(host):  # its peers' functions of sockets would raise UnicodeError or TypeError
+            raise JoinRefused(
+                f"{hello.member!r} listens at {host!r}, which is no host's name or address; start it again with the "
+                "address at which the other members reach it"
+            )
         return hello
 
     def _comes_early(self, hello: Hello) -> bool:

@@ -159,6 +159,15 @@ async def test_a_member_that_returns_without_its_position_is_told_so(tmp_path: P
         assert repr(BAD) in await last_words(member)
 
 
+@pytest.mark.parametrize("host", ["a..b", "ä..b", "a" * 70, "a\0b"])
+async def test_a_member_at_an_address_that_no_host_can_have_is_refused(tmp_path: Path, host: str) -> None:
+    async with running(spec_of(VIEW), tmp_path) as controller:
+        member = await silent(tmp_path / "s")
+        member.send(Hello(BAD, (host, 4000)))
+        assert repr(host) in await last_words(member)
+        assert not controller.server.connected(BAD)
+
+
 async def test_a_member_that_does_not_read_is_cut_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MOST_UNREAD_BYTES", 2**20)
     async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
