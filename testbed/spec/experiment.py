@@ -246,18 +246,20 @@ class Experiment:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that the experiment reads, including traces, policies and the scheme."""
+        """All files that the experiment reads, including traces, policies and schemes."""
         topologies = (self.topology, *self.networks.values())
         networks = (file for topology in topologies for file in (topology.file, *topology.trace_files))
         also = self.spec.sync.options.get("also")
         sync = self.spec.sync
         named = (sync.strategy, sync.policy, *(also if isinstance(also, list) else ()))
         plugins = (Path(name) for name in named if is_file(str(name)))
+        around = self.spec.program.scheme_file(self.file.parent) if self.spec.program is not None else None
         return (
             self.file,
             *networks,
             *plugins,
             *(self.file.parent / name for name in self.spec.compute.speeds.values()),
+            *([around] if around is not None else []),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from testbed.schemes import is_file
 from testbed.schemes.choice import SchemeChoice
 from testbed.spec.errors import Fault
 from testbed.spec.load import holds
@@ -75,9 +76,17 @@ class ProgramSection(Strict):
         """
         return self._choice(folder).scheme.codec
 
+    def scheme_file(self, folder: Path) -> Path | None:
+        """Return the scheme's file, or None if `scheme` names no file. `folder` is the experiment's."""
+        name, _, _ = (self.scheme or "").partition(":")
+        return self._start(folder) / name if is_file(name) else None
+
+    def _start(self, folder: Path) -> Path:
+        """Return the folder of this machine in which the command starts: workers look up a scheme's file there."""
+        return Path() if self.on_host else folder / self.files
+
     def _choice(self, folder: Path) -> SchemeChoice:
-        started = Path() if self.on_host else folder / self.files  # workers look up a scheme's file where they start
-        return SchemeChoice.parse(self.scheme or "gradients", started)
+        return SchemeChoice.parse(self.scheme or "gradients", self._start(folder))
 
     def commands(self, topology: Topology) -> Mapping[str, Sequence[str]]:
         """Return worker → command in the order of ranks, for each worker that has a command."""

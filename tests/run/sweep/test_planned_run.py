@@ -107,6 +107,19 @@ def test_so_are_a_command_s_script_and_image(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize("on_host", [False, True])
+def test_so_is_the_file_of_a_command_s_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_host: bool) -> None:
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    [scheme] = new_scheme("mine", here if on_host else tmp_path)
+    train = {"command": ["python"], "scheme": "./mine.py:every=2", "on_host": on_host}
+    file = write(tmp_path, {**PROGRAM, "train": train})
+    before = hashed(file)
+    scheme.write_text(f"{scheme.read_text()}\n# Changed.\n")
+    assert hashed(file) != before
+
+
+@pytest.mark.pure
 @pytest.mark.parametrize("image", ["requirements.txt", ".", "./Dockerfile", "Dockerfile"])
 def test_so_is_what_the_image_s_file_names(image: str, tmp_path: Path) -> None:
     file = write(tmp_path, spoilt(PROGRAM, "train", "image", to=image))
