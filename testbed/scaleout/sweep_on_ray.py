@@ -33,8 +33,9 @@ from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, program_files
 from testbed.run.sweep.sweep import Watcher
 from testbed.scaleout.node import LABEL, RESOURCE, RUN_LABEL, SCRATCH, connected, end_runs, hosts_alive, read
+from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
-from testbed.spec.load import is_part
+from testbed.spec.load import holds, is_part
 from testbed.telemetry.store import write_json
 
 #: How often to look whether hosts came or went, in seconds.
@@ -72,10 +73,13 @@ class OnRay:
         A run whose host is lost is made again on another host. The watcher is told of each host that is lost.
 
         Raises:
+            SpecError: A command on the host needs files of the current folder, which hosts do not have.
             CannotRun: No host is left, a host can't make runs, or a run was lost MOST_LOSSES times.
         """
         if not runs:
             return
+        for run in {run.point.hash: run for run in runs}.values():
+            _check_current_folder(Experiment.load(file, run.overrides))
         with connected() as ray:
             waiting, losses = deque(runs), Counter[str]()
             running: dict[str, tuple[PlannedRun, Any]] = {}  # by host
@@ -259,6 +263,19 @@ def _files(experiment: Experiment) -> Iterator[Path]:
         yield from program_files(experiment)  # an earlier run's file, too
         if image := program.image_from(folder):
             yield from files_of(image)
+
+
+def _check_current_folder(experiment: Experiment) -> None:
+    """Raise SpecError if a command without containers names files by paths that begin in the current folder."""
+    program = experiment.spec.program
+    if program is None or not program.on_host:
+        return
+    words = (word for command in program.commands(experiment.topology).values() for word in command)
+    named = [*map(Path, words), *filter(None, [program.scheme_file(experiment.file.parent)])]
+    if here := sorted({str(each) for each in named if not each.is_absolute() and holds(each.is_file)}):
+        rule = f"with `--on ray`, the command starts in an empty folder of its host, without {', '.join(here)}"
+        remedy = "no `on_host`, since containers get the files; or paths at which each host has them"
+        raise SpecError(experiment.file, [Fault("train.on_host", rule, remedy)])
 
 
 def _named(file: Path) -> Path:

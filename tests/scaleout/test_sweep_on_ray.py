@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -19,7 +19,9 @@ from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, Point, hash_of
 from testbed.scaleout import sweep_on_ray
 from testbed.scaleout.sweep_on_ray import MOST_LOSSES, Bundle, MadeRun, OnRay, pack_run, unpack_run
+from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
+from testbed.starts import new_scheme
 from tests.simulation import experiments
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
@@ -160,6 +162,35 @@ def test_a_sweep_ends_where_no_host_is_left(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(CannotRun, match="doctor"):
         made_by(tmp_path, monkeypatch, heard := Heard(), dict.fromkeys("abc", "gone"))
     assert [run.seed for _, run in heard.lost_runs if run is not None] == [1, 2, 3]
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("train", "refused"),
+    [
+        ({"command": ["python", "train.py"]}, True),
+        ({"scheme": "./mine.py"}, True),
+        ({"command": ["python", "/opt/train.py"]}, False),
+    ],
+)
+def test_a_command_on_the_host_that_needs_the_current_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: dict[str, Any], refused: bool
+) -> None:
+    def connected() -> NoReturn:
+        raise CannotRun("no cluster is up")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep_on_ray, "connected", connected)
+    (tmp_path / "train.py").write_text("")
+    new_scheme("mine", tmp_path)
+    experiments.write(tmp_path)
+    spec = {"name": "e", "topology": "net.yaml", "train": {"command": ["python"], "on_host": True, **train}}
+    file = tmp_path / "program.yaml"
+    file.write_text(json.dumps(spec))
+    with pytest.raises(SpecError if refused else CannotRun) as caught:
+        next(OnRay(False)(file, RUNS, Heard()))
+    if isinstance(caught.value, SpecError):
+        assert caught.value.fields == ("train.on_host",)
 
 
 @pytest.mark.local
