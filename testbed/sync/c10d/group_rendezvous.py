@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,7 @@ from testbed.sockets import Tls
 from testbed.sync.control_channel import ControlChannel
 from testbed.sync.environment import CONTROLLER, MemberEnvironment, address_towards, member_of
 from testbed.sync.errors import SyncError
-from testbed.sync.rendezvous import rendezvous
+from testbed.sync.rendezvous import Rendezvous, rendezvous, telling_failure
 from testbed.sync.session import Session, session_of
 from testbed.sync.transport.sockets import first_address
 
@@ -92,26 +92,29 @@ class GroupRendezvous:
             raise
         finally:
             self._waits_at = None
+        if wrong := self._misfit(joined):  # before there is a session, whose closing would be a failure as well
+            with joined.accepting, closing(joined.channel), telling_failure(joined):
+                raise wrong
         job = structs.replace(joined.job, round_timeout_s=timeout_s)
         session = session_of(replace(joined, welcome=structs.replace(joined.welcome, job=job)), on_failure=on_failure)
-        count = len(session.members)
-        wrong: SyncError | None = None
-        if session.elastic:
-            wrong = SyncError(
-                f"the controller at {member.control} lets members leave, and the sums of a process group need all of "
+        log.info("wan: %s joined %d ranks at %s", member.name, self._size, member.control)
+        return session
+
+    def _misfit(self, joined: Rendezvous) -> SyncError | None:
+        """Return why the controller's run is not one for this group, or None if it is."""
+        if joined.welcome.lease_s:
+            return SyncError(
+                f"the controller at {joined.control} lets members leave, and the sums of a process group need all of "
                 "its ranks; start it without --quorum, or reduce by a session of `testbed.sync.join`",
                 rule="elastic",
             )
-        elif count != self._size:
-            wrong = SyncError(
-                f"the controller at {member.control} has {count} members, and the process group {self._size} ranks; "
-                "start it with a member for each rank"
+        if (count := len(joined.welcome.roster)) != self._size:
+            return SyncError(
+                f"the controller at {joined.control} has {count} members, and the process group {self._size} ranks; "
+                "start it with a member for each rank",
+                rule="size",
             )
-        if wrong is not None:
-            session.__exit__(SyncError, wrong, None)
-            raise wrong
-        log.info("wan: %s joined %d ranks at %s", member.name, count, member.control)
-        return session
+        return None
 
     def give_up(self) -> None:
         """End the wait for the other ranks, in which another thread may be. Later waits end at once."""

@@ -109,26 +109,31 @@ def test_a_wait_for_the_other_ranks_ends_when_it_is_given_up(monkeypatch: pytest
     assert caught.value.rule == "aborted"
 
 
-def test_a_controller_whose_members_may_leave_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("lease_s", "size", "rule"), [(30.0, 2, "elastic"), (0.0, 3, "size")])
+def test_a_controller_whose_members_may_leave_or_are_not_the_ranks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease_s: float, size: int, rule: str
+) -> None:
     """After a loss, a sum would be the mean of the ranks that are left, times the number of all ranks."""
     members = names(2)
+    failures: list[SyncError] = []
     monkeypatch.setenv("TESTBED_LISTEN", "127.0.0.1")
     with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job()) as controller:
-        controller.lease_s = 30.0
+        controller.lease_s = lease_s
         monkeypatch.setenv("TESTBED_CONTROLLER", controller.address)
         meetings = []
         for rank, member in enumerate(members):
             monkeypatch.setenv("TESTBED_MEMBER", member)
-            meetings.append(GroupRendezvous(dist.HashStore(), rank, size=2, among_all=True, controller=()))
+            meetings.append(GroupRendezvous(dist.HashStore(), rank, size, among_all=True, controller=()))
 
         def join(meeting: GroupRendezvous) -> str | None:
             with pytest.raises(SyncError) as caught:
-                meeting.join(PATIENCE_S, lambda error: None)
+                meeting.join(PATIENCE_S, failures.append)
             return caught.value.rule
 
         with ThreadPoolExecutor(len(meetings)) as pool:
-            assert list(pool.map(join, meetings)) == ["elastic", "elastic"]
+            assert list(pool.map(join, meetings)) == [rule, rule]
         controller.await_messages(Goodbye, len(members))
+    assert not failures, "the closing of a session is a failure, and the first one is the one that collectives name"
 
 
 def test_a_rank_that_no_session_can_be_made_for_does_not_fail_by_the_closing(
