@@ -130,7 +130,7 @@ class UserspaceShaper(Shaper):
                 raise ShapingError(
                     f"the userspace backend shapes at most {LINKS_AT_MOST} links at once; remove some links",
                     rule="too-many",
-                    given=LINKS_AT_MOST,
+                    given=len(self._attached) + len(ports),
                 )
             filter_bridged({port.netns for port in ports if port.bridge is not None})
             added = {port.link: Attached(port, self._free.popleft()) for port in ports}

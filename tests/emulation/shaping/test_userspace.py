@@ -163,6 +163,19 @@ def test_no_port_stays_attached_whose_rules_can_t_be_set(error: Exception, monke
 
 
 @pytest.mark.pure
+def test_the_error_of_too_many_links_has_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, *more = (Port(f"left->{site}", FilePath("/proc/self/ns/net"), site) for site in ("a", "b", "c"))
+    monkeypatch.setattr(userspace, "CoreProcess", AskedCore)
+    monkeypatch.setattr(userspace, "replace_rules", lambda _: None)
+    monkeypatch.setattr(userspace, "LINKS_AT_MOST", 2)
+    shaper = UserspaceShaper()
+    shaper.attach({one: STATE})
+    with pytest.raises(ShapingError) as caught:
+        shaper.attach(dict.fromkeys(more, STATE))
+    assert (caught.value.rule, caught.value.given) == ("too-many", 3)
+
+
+@pytest.mark.pure
 def test_counters_are_read_in_the_order_the_core_writes_them() -> None:
     assert decode(["1", "2", "3", "4", "5", "0.5", "0.25", "6", "7"]) == LinkCounters(
         packets=1,
