@@ -199,7 +199,7 @@ class NetemShaper(Shaper):
         return self._its_timer().realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
-        """Plant a tree of qdiscs on each port. Raises ShapingError, after which none of the ports is attached."""
+        """Plant a tree of qdiscs on each port. Raises ShapingError; after any error none of the ports is attached."""
         with self._lock:
             refuse_attached(ports, self._trees)
             for port, state in ports.items():
@@ -207,9 +207,10 @@ class NetemShaper(Shaper):
             try:
                 for port, state in ports.items():
                     self._trees[port.link] = self._plant(port, state)
-            except ShapingError:
+            except Exception:  # ShapingError, or the kernel gave no further thread
                 for port in ports:
-                    self.detach(port.link)
+                    with suppress(ShapingError):
+                        self.detach(port.link)
                 raise
 
     def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:

@@ -199,6 +199,36 @@ def test_a_port_that_is_refused_in_part_passes_nothing(monkeypatch: pytest.Monke
     assert tree.delay(state) not in sent
 
 
+def test_a_port_that_cannot_be_stopped_hides_neither_the_error_nor_other_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third port and all later requests are refused: two of each port before it, its own, and a stop of each."""
+
+    class Refusing:
+        asked, refuses = 0, False
+
+        def index(self, name: str) -> int:
+            self.refuses = name == "eth2"
+            return int(name[-1]) + 1
+
+        def qdiscs(self) -> dict[tuple[int, int], tuple[int, tc.Statistics]]:
+            return {}
+
+        def apply(self, *_: object) -> None:
+            self.asked += 1
+            if self.refuses:
+                raise OSError(errno.EPERM, "refused")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("testbed.emulation.shaping.netem.time", SimpleNamespace(monotonic=lambda: 0.0))
+    shaper, kernel, netns = NetemShaper(), Refusing(), Path("/nowhere")
+    shaper._controls = {netns: cast("tc.TrafficControl", kernel)}
+    ports = [Port(link, netns, f"eth{n}") for n, link in enumerate(("a->b", "b->c", "c->a"))]
+    with pytest.raises(ShapingError, match="c->a"):
+        shaper.attach(dict.fromkeys(ports, LinkState(10e6, 0.1)))
+    assert kernel.asked == 2 + 2 + 1 + 2
+    assert shaper._trees == {}
+
+
 def test_a_link_is_stopped_also_where_the_process_that_times_its_states_has_ended() -> None:
     sent: list[object] = []
 
