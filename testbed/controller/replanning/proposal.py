@@ -79,21 +79,17 @@ def propose(
     `processor` returns the processor time of this thread in seconds.
     """
     began_s = processor()
-    proposal = _propose(policy, dress, rules, question)
-    if question.training is not None:
-        proposal = _with_training(proposal, question.training, policy, dress, question)
+    proposal = _with_training(_propose(policy, dress, rules, question), policy, dress, question)
     return replace(proposal, seconds=processor() - began_s)
 
 
-def _with_training(
-    proposal: Proposal, training: TrainingQuestion, policy: Policy, dress: Dress, question: PlanQuestion
-) -> Proposal:
+def _with_training(proposal: Proposal, policy: Policy, dress: Dress, question: PlanQuestion) -> Proposal:
     """Return the proposal with a choice of how members train, over the trees that the proposal adopts or keeps."""
     trees = proposal.plan if proposal.decision.adopt and proposal.plan is not None else question.current
-    if missing_edge(trees, question.view):
+    if question.training is None or missing_edge(trees, question.view):
         return proposal
     try:
-        answer = choose_training(training, policy, dress, trees, question.view, proposal.predictor)
+        answer = choose_training(question.training, policy, dress, trees, question.view, proposal.predictor)
     except PolicyError as error:
         return replace(proposal, decision=replace(proposal.decision, why=f"{proposal.decision.why}; {error}"))
     if answer is None or answer.plan is None:
