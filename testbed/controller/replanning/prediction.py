@@ -110,19 +110,14 @@ class RoundPredictor:
         """Return whether ratios of the plan's own rounds are known."""
         return _key(plan) in self.ratios
 
-    def simulate(self, plan: Plan, view: View) -> float:
-        """Return the seconds of a whole round without correction.
+    def simulate(self, plan: Plan, view: View, hops: int = HOPS) -> float:
+        """Return the seconds of a whole round without correction, simulated with at most `hops` chunks times hops.
+
+        With ROUGH_HOPS the seconds are fit only for comparing views with each other.
 
         Raises:
             SimulationError: the plan uses an edge that the view lacks.
         """
-        return self._simulate(plan, view, HOPS)
-
-    def simulate_roughly(self, plan: Plan, view: View) -> float:
-        """Return `simulate`'s seconds within 8 %, fit only for comparing views with each other."""
-        return self._simulate(plan, view, ROUGH_HOPS)
-
-    def _simulate(self, plan: Plan, view: View, hops: int) -> float:
         if len(view.members) > MOST_SIMULATED:
             return predict(plan, view).seconds + max(self.compute_s.values(), default=0.0)
         coarser = coarse(plan, view.model_bytes, hops)
@@ -224,6 +219,6 @@ class PlanJudge:
     def _cases(self, plan: Plan) -> tuple[NDArray[np.float64], float]:
         """Return the seconds of the plan's rounds in each drawn network, and their common standard deviation."""
         _, spread = self.predictor.correction(plan)
-        rough = np.array([self.predictor.simulate_roughly(plan, view) for view in (self._view, *self._views)])
+        rough = np.array([self.predictor.simulate(plan, view, ROUGH_HOPS) for view in (self._view, *self._views)])
         seconds: NDArray[np.float64] = rough[1:] / rough[0] * self.seconds(plan)
         return seconds, float(seconds.mean() * spread)
