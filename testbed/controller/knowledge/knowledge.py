@@ -291,12 +291,11 @@ class Knowledge:
     def fell(self, now_s: float) -> dict[str, float]:
         """Return the links whose rate fell since the last round ended, with the part of that rate that is left."""
         before = self._at_round_end if self._declared.knowledge == "measured" else {}
-        parts = {
-            name: estimate.rate_bps / before[name].rate_bps
+        return {
+            name: part
             for name, estimate in self.estimates(now_s).items()
-            if name in before
+            if name in before and (part := estimate.rate_bps / before[name].rate_bps) < FELL
         }
-        return {name: part for name, part in parts.items() if part < FELL}
 
     def doubts(self, now_s: float) -> dict[str, tuple[float, float]]:
         """Return how far off each link's rate may be, below and above, as `Estimate.doubt` defines it.
@@ -343,7 +342,7 @@ class Knowledge:
 
     def _measure(self, trains: Mapping[Pair, Sequence[Train]], later: Mapping[Pair, Sequence[Train]]) -> None:
         routes = {pair: self.route(pair) for pair in {*trains, *later, *self._measured}}
-        newest_s = max((its[-1].began_s for its in trains.values() if its), default=0.0)
+        newest_s = max((its[-1].began_s for its in trains.values()), default=0.0)
         estimates = self.estimates(newest_s)
         believed = {
             name: _rate(estimates.get(name), self._declared_bps(pair, name))
