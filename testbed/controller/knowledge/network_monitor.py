@@ -155,9 +155,6 @@ class NetworkMonitor:
     """Measures links after each round and during rounds, and has members probe links that no transfer measures.
 
     Members and rounds are only read. `estimated` is called with the time and the estimates after each measurement.
-
-    Attributes:
-        measured_s: When links were last measured during a round (Unix time in seconds).
     """
 
     def __init__(
@@ -167,13 +164,13 @@ class NetworkMonitor:
         membership: AllReduceMembership,
         estimated: Callable[[float, Mapping[str, Estimate]], None],
     ) -> None:
-        self.measured_s = 0.0
         self._knowledge = knowledge
         self._rounds = rounds
         self._membership = membership
         self._estimated = estimated
         self._probing = ProbeScheduler()
         self._heard_s: dict[str, float] = {}
+        self._measured_s = 0.0  # when links were last measured during a round (Unix time)
 
     def redeclare(self) -> None:
         """Forget the rates that probes are based on: another network is declared."""
@@ -188,7 +185,7 @@ class NetworkMonitor:
         self._knowledge.observe(done.samples(), done.arrivals(), now)
         fell = bool(self._knowledge.fell(now))
         self._knowledge.round_over(now)
-        self._knowledge.add_speeds(dict(speeds))
+        self._knowledge.add_speeds(speeds)
         self._estimated(now, self._knowledge.estimates(now))
         return fell
 
@@ -197,15 +194,15 @@ class NetworkMonitor:
 
         Returns whether links were measured now (Unix time in seconds).
         """
-        if now < self.measured_s:  # the clock was set back: the times so far are of a clock that no message will reach
-            self.measured_s = 0.0
+        if now < self._measured_s:  # the clock was set back: the times so far are of a clock that no message will reach
+            self._measured_s = 0.0
             self._heard_s.clear()
         self._heard_s[arrived.member] = now
         self._knowledge.add_trains({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})
         heard_s = self._all_heard_s()
-        if heard_s <= self.measured_s:
+        if heard_s <= self._measured_s:
             return False
-        self.measured_s = now
+        self._measured_s = now
         self._knowledge.measure(heard_s - STRAGGLES_S)
         self._estimated(now, self._knowledge.estimates(now))
         return True
