@@ -227,13 +227,13 @@ class Planner:
         now = self._clocks.unix()
         if not self.monitor.arrived(arrived, now):
             return
-        slow = self._track.performance(now).slow
-        yield from self._probes(now, hurry=slow)
+        performance = self._track.performance(now)
+        yield from self._probes(now, hurry=performance.slow)
         fell = self._maker.knowledge.fell(now)
-        if fell and (min(fell.values()) < HALVED or slow):
+        if fell and (min(fell.values()) < HALVED or performance.slow):
             self._track.link_fell()
-            last, since_last_s = self._vain_look, self._track.performance(now).since_last_s
-            if last is None or last.may_repeat(self._group.rounds.count, fell, since_last_s):
+            last = self._vain_look
+            if last is None or last.may_repeat(self._group.rounds.count, fell, performance.since_last_s):
                 self._request_if_affordable(urgent=True)
 
     def _probes(self, now: float, hurry: bool = False) -> Actions:
@@ -310,8 +310,7 @@ class Planner:
         rules = SwapRules(margin, options.dwell_rounds)
         policy = request.policy or self.policy
         work = partial(_propose, policy, self._maker.dress_of(policy), rules, question, self._clocks.processor)
-        asked = (request, question.current, self._declarations)
-        yield Background(work, partial(self._decided, *asked))
+        yield Background(work, partial(self._decided, request, current, self._declarations))
 
     def _decided(self, request: PlanRequest, last: Plan, declarations: int, proposal: Proposal) -> Actions:
         """Adopt a proposal if its decision says so and the run has not changed meanwhile.
