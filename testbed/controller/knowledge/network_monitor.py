@@ -147,7 +147,7 @@ STRAGGLES_S = 0.2
 #: and while a round is slower than expected.
 FRESH_S, HURRY_S = 3.0, 1.0
 
-#: Seconds after which a measured link of the plan in force is looked at.
+#: A link of the plan in force that was measured longer ago than this, in seconds, is looked at more often.
 LOOK_S = 0.35
 
 
@@ -219,7 +219,7 @@ class NetworkMonitor:
         Args:
             now: Unix time in seconds.
             monotonic_s: The same moment in seconds of the monotonic clock.
-            plan: The plan in force, whose links are looked at each LOOK_S.
+            plan: The plan in force, whose links are looked at although they are known.
             hurry: Whether a round is slow for a reason that is not known: measurements then count for HURRY_S only.
         """
         present, knowledge, estimates = self._membership.present, self._knowledge, self._knowledge.estimates(now)

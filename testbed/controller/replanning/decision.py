@@ -50,8 +50,9 @@ class Decision:
 
     adopt: bool
     why: str
-    #: The seconds under the plan in force; None if it uses an edge that is gone.
+    #: The seconds under the plan in force; None if it uses an edge that is gone, or if there is only one plan.
     current_s: float | None
+    #: The seconds under the proposed plan; infinite if no plan was proposed.
     proposed_s: float
 
 
@@ -152,8 +153,8 @@ def decide(
        rates keep going up and down, the best plan of now is no better than another by the time that it is in force.
     2. The current plan stood for the dwell, so that it is not judged by the noise of its first rounds. There is no wait
        if its rounds are much slower than promised, a link fell, or the network itself was changed.
-    3. The saving that is likely in four of five cases, over the rounds for which the known rates hold, exceeds the cost
-       of a swap.
+    3. The saving that is likely in four of five cases, over the rounds for which the known rates hold and multiplied by
+       the same fraction, exceeds the cost of a swap.
 
     The current plan counts as no slower than its measured rounds: a link that is believed too slow makes predictions
     look bad, but not rounds. It counts as slow as these rounds if they are MISJUDGED times as long as predicted,

@@ -57,9 +57,9 @@ class DecisionLog:
     """Writes `decisions.jsonl`, `estimates.jsonl` and `views/` into a run's directory.
 
     Each decision can be repeated from its record. The policy with its options makes its proposals from the view and
-    the plan of epoch `last` (null at the start). The adopted plan is number `choice` of them, counted from 0, or an
-    earlier plan if `choice` is null. `current_s` and `proposed_s` are seconds of whole rounds, or costs by the policy's
-    own measure if `own_measure` is true.
+    the plan of epoch `last` (null at the start). The adopted plan is number `choice` of them, counted from 0. If
+    `choice` is null, it is the first plan, an earlier plan, or one that changes how members train. `current_s` and
+    `proposed_s` are seconds of whole rounds, or costs by the policy's own measure if `own_measure` is true.
     """
 
     def __init__(self, out: Path) -> None:

@@ -55,7 +55,7 @@ class Proposal:
     decision: Decision
     #: The predictor, which has learned from the question's measurements.
     predictor: RoundPredictor
-    #: The index of the plan among the policy's proposals; None for an earlier plan.
+    #: The index of the plan among the policy's proposals; None for the first plan, an earlier one, or another training.
     choice: int | None = 0
     #: The processor time of the proposal in seconds.
     seconds: float = 0.0

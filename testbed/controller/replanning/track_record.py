@@ -81,7 +81,7 @@ class DeliveredSavings:
         self._promise = promise
 
     def round_over(self, rounds: RoundLog) -> None:
-        """Settle the open promise once COMPARED rounds under the new plan are complete.
+        """Settle the open promise once COMPARED whole rounds under the new plan are complete.
 
         The rounds before are taken at their mean, not their median: the cause of the swap may have slowed only the last
         of them.
