@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,8 @@ LOGS = ROOT / "build" / "tests"
 PROGRESS_S = 15.0
 #: Lines of a failed lane's log that are shown; the rest is in the file.
 SHOWN_LINES = 400
+#: Seconds in which an interrupted lane may end: its tests remove their containers and networks meanwhile.
+END_S = 60.0
 
 #: System tests wait for containers and processes most of the time: this many processes keep two processors busy.
 SYSTEM_PROCESSES = 4
@@ -134,21 +136,45 @@ def _run_stage(stage: Stage) -> dict[Lane, int]:
 
 @contextmanager
 def _started(stage: Stage) -> Iterator[dict[Lane, subprocess.Popen[bytes]]]:
-    """Start the lanes. Those that still run when the block ends, by Ctrl-C for example, are ended."""
+    """Start the lanes. Those that still run when the block ends, by Ctrl-C for example, are ended.
+
+    Each lane is a session of its own, so that no signal reaches it but those of `_end`: `timeout` sends SIGTERM to all
+    processes of its group, which ends pytest before its tests have cleaned up.
+    """
     running: dict[Lane, subprocess.Popen[bytes]] = {}
     try:
         for lane in stage:
             with lane.log.open("wb") as log:
                 running[lane] = subprocess.Popen(
-                    lane.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                    lane.command,
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
         yield running
     finally:
-        for process in running.values():
+        _end([process for process in running.values() if process.poll() is None])
+
+
+def _end(lanes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Interrupt the lanes as Ctrl-C does. Kill those that run on for END_S, or until the next interrupt."""
+    until_s = time.monotonic() + END_S
+    try:
+        for process in lanes:
+            os.killpg(process.pid, signal.SIGINT)
+        if lanes:
+            with suppress(OSError):  # the terminal may be gone
+                print(f"tests under way clean up, for {END_S:g} s at most; Ctrl-C kills them", flush=True)
+        for process in lanes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(until_s - time.monotonic(), 0.0))
+    finally:
+        for process in lanes:
             if process.poll() is None:
-                process.terminate()
-        for process in running.values():
-            process.wait()
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def _progress(lane: Lane) -> str:
@@ -169,7 +195,9 @@ def _say(what: str, began: float) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] not in [[name] for name in PLANS]:
         sys.exit(f"usage: python -m tests {'|'.join(PLANS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the lanes are ended, too
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that the lanes are ended, too
     try:
         sys.exit(run(PLANS[sys.argv[1]]))
     except KeyboardInterrupt:
