@@ -259,10 +259,9 @@ def told_rounds(directory: Path) -> Iterator[Round]:
         if "resumed" in told:
             yield Round(told["at"], told["member"], told["resumed"], None)
         elif "samples" in told:
-            loss, late = (
-                told.get("test_loss"),
-                told["late_s"] > STEP_OVERRUN * settings.STEP_S * told["samples"] / settings.BATCH,
-            )
+            members = settings.MEMBERS if told["member"] == settings.TOGETHER else 1
+            steps = told["samples"] / members / settings.BATCH
+            loss, late = told.get("test_loss"), told["late_s"] > STEP_OVERRUN * settings.STEP_S * steps
             yield Round(told["at"], told["member"], told["round"], told["samples"], loss, late)
 
 

@@ -13,6 +13,7 @@ from benchmarks.support.goodput import settings
 from benchmarks.support.goodput.faults import FAULT_EACH_S, drawn
 from testbed.run.jobs import Jobs
 from testbed.spec.experiment import Experiment
+from testbed.workload import STEP_OVERRUN
 from tests.chaos.faults import Pause
 
 pytestmark = pytest.mark.pure
@@ -80,6 +81,16 @@ def test_samples_are_those_of_reports_and_of_printed_lines(tmp_path: Path) -> No
         '{"member": "a", "at": 3.0, "round": 7, "samples": 32, "late_s": 0}\n{"member": "a", "at": 4.0, "rou'
     )
     assert list(told_rounds(tmp_path)) == [Round(2.0, "all", 0, None), Round(3.0, "a", 7, 32)]
+
+
+def test_a_step_of_all_members_is_late_by_its_own_declared_time(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    late_s = 2 * STEP_OVERRUN * settings.STEP_S
+    together = {"member": settings.TOGETHER, "samples": settings.MEMBERS * settings.BATCH}
+    alone = {"member": "a", "samples": settings.EVERY * settings.BATCH}
+    lines = [{**its, "at": 1.0, "round": 1, "late_s": late_s} for its in (together, alone)]
+    (tmp_path / "logs" / "a.log").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert [its.late for its in told_rounds(tmp_path)] == [True, False]
 
 
 def test_the_table_pairs_runs_of_a_seed() -> None:

@@ -80,7 +80,7 @@ class Steps:
         self.model = self.learner._model
         self.optimizer = torch.optim.Adam(self.model.parameters(), LEARNING_RATE)
         self._pace = Pace(work.step_seconds)
-        self._late_s = 0.0
+        self._late_s = self._evaluated_s = 0.0
 
     def take(self, optimizer: Any, reduces: bool = False) -> None:
         """Take a step by the next gradient, at the declared time.
@@ -90,18 +90,25 @@ class Steps:
             reduces: The gradient is reduced while it is computed, so that the declared time passes before.
         """
         if reduces:
-            self._late_s = self._pace.reach().late_s
+            self._reach()
         for parameter in self.model.parameters():
             parameter.grad = None
         self.learner.compute()
         if not reduces:
-            self._late_s = max(self._late_s, self._pace.reach().late_s)
+            self._reach()
         optimizer.step()
         self._pace.begin()  # so an evaluation takes place in time that would be slept
 
+    def _reach(self) -> None:
+        """Wait until the step's declared end. An evaluation since its begin makes no step late."""
+        late_s, self._evaluated_s = self._pace.reach().late_s - self._evaluated_s, 0.0
+        self._late_s = max(self._late_s, late_s)
+
     def tell_round(self, number: int, samples: int, evaluates: bool, member: str | None = None) -> None:
         """Tell of a round that counts; `evaluates` adds the loss over the test set."""
+        began_s = time.monotonic()
         loss = {"test_loss": self.learner.evaluate()["test_loss"]} if evaluates else {}
+        self._evaluated_s = time.monotonic() - began_s
         late_s, self._late_s = self._late_s, 0.0
         tell(round=number, samples=samples, late_s=late_s, **loss, **({} if member is None else {"member": member}))
 
