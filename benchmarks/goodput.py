@@ -16,10 +16,10 @@ So a dead member adds no samples. The loss is over the test set, at the number o
 reached last, against the run without. For systems whose members reduce in rounds here, 1,024 elements of each
 contribution and each mean are recorded, and the checker of `tests.chaos` looks for wrong means in them.
 
-Cells are kept in runs/benchmark-goodput.json and not measured again; their run directories stay below
-runs/benchmark-goodput. hivemind and torchft are not installed with the rest: `--python` names an interpreter that has
-them beside PyTorch and this package. A cell is not kept if other work delayed the steps. `--quick` measures a minute
-of each, with a fault every 15 s.
+Cells are kept in runs/benchmark-goodput.json and not measured again, unless they failed. Their run directories stay
+below runs/benchmark-goodput. hivemind and torchft are not installed with the rest: `--python` names an interpreter that
+has them beside PyTorch and this package. A cell is not kept if other work delayed the steps. `--quick` measures a
+minute of each, with a fault every 15 s.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ at the target; its bytes are those over the WAN meanwhile. gloo, `wan` and this 
 unchanged: an option of `launch` selects them. PostLocalSGDOptimizer, hivemind and torchft need the script changed, as
 their documentation has it. All systems with local steps take as many of them. Processes share the machine's processors,
 no step is paced, and each network's traces begin again with each cell. Cells are kept in runs/benchmark-systems.json
-and not measured again. `--quick` takes some 11 minutes.
+and not measured again, unless they failed. `--quick` takes some 11 minutes.
 
 hivemind and torchft are not installed with the rest: `--python` names an interpreter that has them beside PyTorch and
 this package. Systems that are missing are listed with the reason, PCCL with its authors' claim.

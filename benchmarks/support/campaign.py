@@ -44,6 +44,7 @@ AnyCell = TypeVar("AnyCell", bound=Cell)
 class Campaign:
     """The figures of cells by their keys, in a file.
 
+    A cell whose run failed has the reason as its `failed`. It is kept, and measured again in the next sitting.
     A cell is not kept if its `late`, the part of its steps that took longer than declared, exceeds `most_late`: its
     compute was not as declared, so seeds do not pair.
     """
@@ -65,7 +66,7 @@ class Campaign:
         most: int | None = None,
         seconds: float = inf,
     ) -> None:
-        """Measure the cells that are not kept.
+        """Measure the cells that are not kept, and those that failed.
 
         Args:
             cells: The requested cells.
@@ -75,7 +76,10 @@ class Campaign:
             seconds: Begin no cell later than this many seconds from now.
         """
         known, until_s = self.read(), time.monotonic() + seconds
-        missing = [cell for cell in cells if cell.key not in known]
+        requested = list(cells)
+        missing = [cell for cell in requested if cell.key not in known]
+        # Last, so that short sittings reach all others before a cell that fails again.
+        missing += [cell for cell in requested if "failed" in known.get(cell.key, ())]
         if not missing:
             return
         with ForkServer() if forks else nullcontext() as server:

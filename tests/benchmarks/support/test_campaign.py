@@ -44,6 +44,21 @@ def test_only_missing_cells_are_measured_up_to_a_limit(tmp_path: Path) -> None:
     assert without_curves(campaign.read())["a"] == {"late": 0.0, "containers": True}
 
 
+def test_a_failed_cell_is_kept_and_measured_again_after_the_others(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path / "kept.json")
+    campaign.measure(CELLS[:1], lambda *_: {"failed": "no member trained", "late": 0.0}, forks=False)
+    assert campaign.read()["a"]["failed"]
+    again: list[str] = []
+
+    def noted(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
+        again.append(cell.key)
+        return measured(cell, server)
+
+    for _ in range(2):
+        campaign.measure(iter(CELLS), noted, forks=False)
+    assert again == ["b", "c", "a"] and "failed" not in campaign.read()["a"]
+
+
 def test_none_is_begun_when_its_time_is_over(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path / "kept.json")
     campaign.measure(CELLS, measured, forks=False, seconds=-1.0)
