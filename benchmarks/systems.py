@@ -191,14 +191,15 @@ def _said(values: Sequence[float]) -> str:
     return f"{middle:.1f}" + (f" ± {half:.1f}" if len(values) > 1 else "")
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
-    parser.add_campaign(SEEDS)
+    parser.add_seeds(SEEDS)
+    parser.add_sittings()
     parser.add_argument("--network", action="append", choices=NETWORKS, help="this one only; may be repeated")
     parser.add_argument("--system", action="append", choices=SYSTEMS, help="this one only; may be repeated")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that scripts run with")
-    args = parser.parse()
+    args = parser.parse(words)
     networks = args.network or (QUICK_NETWORKS if args.quick else list(NETWORKS))
     names = args.system or list(SYSTEMS)
     reasons = missing(names, args.python)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.support.systems.cells import NETSTORM_SCALE, NETWORKS
-from benchmarks.systems import LOSS, Cell, curve_in, figures_of, table
+from benchmarks.systems import LOSS, Cell, curve_in, figures_of, main, table
 from testbed.spec.topology import Topology
 
 pytestmark = pytest.mark.pure
@@ -44,3 +44,10 @@ def test_the_networks(name: str, workers: int) -> None:
 def test_netstorm_s_rates_are_scaled() -> None:
     link = NETWORKS["netstorm9"]()["links"][0]
     assert link["forward"]["trace"]["scale"] == NETSTORM_SCALE and Path(link["forward"]["trace"]["file"]).is_file()
+
+
+def test_forks_are_refused() -> None:
+    """Scripts are launched on the host always."""
+    with pytest.raises(SystemExit) as refused:
+        main(["--forks"])
+    assert refused.value.code == 2
