@@ -44,7 +44,17 @@ from benchmarks.support.options import Options, numbers
 from benchmarks.support.program import run_program
 from benchmarks.support.replayed import Replayed, replay
 from benchmarks.support.table import Table, progress, show
-from benchmarks.support.wans import CLASS_WINDOW_S, CLASSES, FAMILY, LEAST_SITES, MOST_SITES, WINDOW_S, Kind, Wan
+from benchmarks.support.wans import (
+    CLASS_WINDOW_S,
+    CLASSES,
+    FAMILY,
+    LEAST_SITES,
+    MOST_SITES,
+    RECORDINGS,
+    WINDOW_S,
+    Kind,
+    Wan,
+)
 from benchmarks.support.window import MODES, Cell, measure, simulate
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score
@@ -334,10 +344,20 @@ def networks(names: str) -> list[tuple[Kind, int]]:
     return found
 
 
+def recordings(name: str) -> Path:
+    """Return the folder of this name, which has recorded LTE links."""
+    if not any(Path(name).glob(RECORDINGS)):
+        raise ArgumentTypeError(
+            f"{name} has no file {RECORDINGS}; name a folder with packet-delivery files of LTE links, or leave the "
+            "option out"
+        )
+    return Path(name)
+
+
 def recorded() -> Path | None:
-    """Return the folder of recorded packet-delivery files beside the checkout, or None."""
+    """Return the folder of recorded LTE links beside the checkout, or None."""
     folders = (folder / "shared" / "data" / "mahimahi" for folder in Path(__file__).resolve().parents)
-    return next((folder for folder in folders if folder.is_dir()), None)
+    return next((folder for folder in folders if any(folder.glob(RECORDINGS))), None)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -349,7 +369,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--unseen", action="store_true", help="measure networks that no change was tuned on; name their `--seeds`"
     )
-    parser.add_argument("--recorded", type=Path, default=recorded(), help="a folder with recorded LTE links")
+    parser.add_argument("--recorded", type=recordings, default=recorded(), help="a folder with recorded LTE links")
     parser.add_argument("--simulated", action="store_true", help="simulate the cells instead of emulating them")
     parser.add_argument("--kept", type=Path, help=f"where figures are kept ({KEPT}, simulated ones {KEPT_SIMULATED})")
     parser.add_argument("--show", action="store_true", help="print the kept figures, and measure nothing")
@@ -374,6 +394,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if any(cell.get("simulated", False) != args.simulated for cell in known):
         other = "emulated" if args.simulated else "simulated"
         parser.error(f"--kept: the cells in {file} were {other}; name another file")
+    if args.show and not known:
+        parser.error(f"--show: {file} has no cell of these networks and seeds; measure them first, without --show")
     if not args.show:
         campaign.measure(cells, simulated if args.simulated else measured, forks=not args.simulated)
     kept = campaign.read()

@@ -190,14 +190,14 @@ def tables(ones: Sequence[Both], big: Mapping[str, Any], off: float) -> list[Tab
     return [Table("Mean period of rounds", columns, rows, notes), Table("A large network", large_columns, [row])]
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Measure the missing cells and print all. Returns the exit code."""
     parser = Options(__doc__)
     parser.add_draws((1, 2, 3), quick=1)
     parser.add_sittings()
     parser.add_argument("--kept", type=Path, default=KEPT, help="where figures of emulation are kept")
     parser.add_argument("--show", action="store_true", help="emulate nothing")
-    args = parser.parse()
+    args = parser.parse(words)
     networks = NETWORKS[:1] if args.quick else NETWORKS
     cells = [
         Cell(Wan(kind, sites, seed, recorded()), mode, "auto")
@@ -210,6 +210,8 @@ def main() -> int:
     if not args.show:
         campaign.measure(cells, measured, forks=True, most=args.cells, seconds=args.seconds)
     ones = paired(cells, campaign.read())
+    if not ones:
+        progress(f"no cell is compared, since {args.kept} has none of these emulated: leave --show out to emulate them")
     progress("the large network")
     big = large(*((100, 50) if args.quick else (SITES, LARGE_ROUNDS)))
     off = fluid_off(BOTH, BOTH_ROUNDS)

@@ -71,6 +71,9 @@ LEAST_BYTES, MOST_BYTES = 600_000, 4_000_000
 STEP_S = 0.1
 SPEEDS = (0.5, 0.7, 1.0, 1.0, 1.5, 2.0)
 
+#: The names of recorded LTE links in a folder of packet-delivery files.
+RECORDINGS = "*LTE*"
+
 #: The length of traces, after which rates stay constant.
 DURATION_S = 180.0
 #: The step of a wandering rate's trace, and the time in which the rate returns to its mean.
@@ -107,7 +110,7 @@ class Wan:
     kind: Kind
     sites: int
     seed: int
-    #: A folder with packet-delivery files, if there is one.
+    #: A folder with packet-delivery files, RECORDINGS among them, if there is one.
     recorded: Path | None = None
     #: The round trip of all links; None takes the published round trips.
     rtt_s: float | None = None
@@ -369,7 +372,7 @@ def _lte(seed: int, recorded: Path | None) -> Trace:
     if recorded is None:
         rates = tuple(LTE_MEAN_BPS * part for part in (0.2, 0.6, 1.2, 2.0))
         return Markov.dwelling(rates, 4.0, LTE_STEP_S, DURATION_S, seed).trace()
-    files = sorted(recorded.glob("*LTE*"))
+    files = sorted(recorded.glob(RECORDINGS))
     schedule = parse_mahimahi(draw.choice(files).read_text().splitlines())
     whole = schedule.resampled(LTE_STEP_S).trace
     first = draw.randrange(max(len(whole.rows) - int(DURATION_S / LTE_STEP_S), 1))

@@ -65,6 +65,21 @@ def test_a_network_that_there_is_not_is_refused(name: str) -> None:
     assert refused.value.code == 2
 
 
+@pytest.mark.pure
+def test_show_without_kept_cells_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as refused:
+        replanning.main(["--show", "--kept", str(tmp_path / "kept.json")])
+    assert refused.value.code == 2
+
+
+@pytest.mark.pure
+def test_a_folder_without_recorded_links_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "Verizon-EVDO-driving.down").write_text("1\n")
+    with pytest.raises(SystemExit) as refused:
+        replanning.main(["--show", "--recorded", str(tmp_path)])
+    assert refused.value.code == 2 and "argument --recorded" in capsys.readouterr().err
+
+
 @pytest.mark.local
 def test_a_simulated_cell_has_the_controllers_own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
