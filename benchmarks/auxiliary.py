@@ -2,10 +2,11 @@
 
     sudo python -m benchmarks.auxiliary [--seeds 1,2,3]
 
-The network is NetStorm's nine data centres as in `benchmarks.policies`. NetStorm's plan is measured with its auxiliary
-routes and without them, over the same trees. On each seed one link falls to a tenth of its rate while members keep
-their plan, and recovers afterwards. This link is the one whose fall, by the simulator, makes a round without auxiliary
-routes the longest.
+The network is NetStorm's nine data centres with the rates of `benchmarks.policies`. Links have the queues of
+topologies/netstorm9.yaml, without the room for TCP's bursts that `benchmarks.policies` gives them. NetStorm's plan is
+measured with its auxiliary routes and without them, over the same trees. On each seed one link falls to a tenth of its
+rate while members keep their plan, and recovers afterwards. This link is the one whose fall, by the simulator, makes a
+round without auxiliary routes the longest.
 
 A row is a seed: seconds of a round before and after the fall, with auxiliary routes and without, and the part of the
 bytes that went over auxiliary routes. A seed takes three and a half minutes. The exit code is 1 where a claim
