@@ -6,7 +6,7 @@ There are two runs of nine containers each: in one all links are drawn again eve
 stay. A row is a figure of one of the runs, beside what is claimed. For the run with redraws:
 
     estimates    the error of estimates of links that were used in the last ten seconds, at each consideration of a plan
-    unknown      how long links without any estimate stay unknown
+    unknown      how long links that members' routes lead over have no estimate, or one that is too old
     redraws      whole rounds from a redraw until the controller asks for another plan, and until members follow it,
                  which is two rounds later at the earliest. Beside it stands the part of a round that the policy's plan
                  by the true rates would save, simulated: a swap is due only where it exceeds the controller's margin.
@@ -147,20 +147,27 @@ def gain(record: RunRecord, decision: Mapping[str, Any]) -> float:
 
 
 def unknown_s(record: RunRecord) -> list[float]:
-    """Return the seconds of each time in which a link that was known at some time was unknown."""
+    """Return the seconds of each time in which a link was unknown, for the links that members' routes lead over.
+
+    A time begins with the training, or where an estimate is too old. It ends with an estimate, or the last decision.
+    """
+    looks = [decision for decision in record.decisions if "view" in decision]  # the others have no estimates, either
+    if not looks:
+        return []
+    seen = View.from_json(json.loads((record.path / looks[0]["view"]).read_text()))
+    known_until = {link: 0.0 for route in seen.routes.values() for link in route if link in record.states}
     spells: list[float] = []
-    known_until: dict[str, float] = {}
-    links = {link for decision in record.decisions for link in decision["estimates"] if link in record.states}
-    for decision in record.decisions:
-        for link in links:
+    for decision in looks:
+        for link in known_until:
             estimate = decision["estimates"].get(link)
             if estimate is None or estimate["age_s"] > SILENCE_S:
                 continue
             measured = decision["at_s"] - estimate["age_s"]
-            if measured > known_until.get(link, 0.0):
-                spells.append(measured - known_until.get(link, 0.0))
+            if measured > known_until[link]:
+                spells.append(measured - known_until[link])
             known_until[link] = measured + SILENCE_S
-    return spells
+    ended = looks[-1]["at_s"]
+    return [*spells, *(ended - until for until in known_until.values() if until < ended)]
 
 
 def main() -> int:
