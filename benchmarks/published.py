@@ -7,15 +7,16 @@
     arm: an experiment with changed fields  --a run of its own-->  figures  --two arms' ratio-->  a claim's row
 
 NAME/README.md says what was claimed and where, how the run is scaled, and what differs. Arms take up to four minutes
-each. Kept arms in runs/benchmark-published.json are not measured again, unless their verdict is `suspect`; with
-`--cells 1` or `--seconds 600` a sitting is short. Arms marked `only: simulated` are simulated always: their losses do
-not depend on the network, and over it they would take hours. `--record` writes the table to
-benchmarks/results/published.json, without figures of suspect runs. A claim that does not hold here is a finding, so
-the exit code is 0.
+each. Kept arms in runs/benchmark-published.json are not measured again, unless their verdict is `suspect`, or their
+fields in claims.yaml or a file of their experiment have changed. With `--cells 1` or `--seconds 600` a sitting is
+short. Arms marked `only: simulated` are simulated always: their losses do not depend on the network, and over it they
+would take hours. `--record` writes the table to benchmarks/results/published.json, without figures of suspect runs. A
+claim that does not hold here is a finding, so the exit code is 0.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import time
@@ -122,6 +123,15 @@ class Cell(msgspec.Struct, frozen=True):
         changed = {field: json.dumps(value) for field, value in published.arms[self.arm].set.items()}
         return Experiment.load((PUBLISHED / self.run / published.experiment).resolve(), changed)
 
+    @property
+    def settings(self) -> str:
+        """A hash of the fields that the arm changes, and of the files that its experiment reads."""
+        fields = Published.load(self.run).arms[self.arm].set
+        hashed = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+        for file in self.experiment().files:
+            hashed.update(file.read_bytes())
+        return hashed.hexdigest()[:16]
+
 
 def cells(names: Sequence[str], simulated: bool, quick: bool = False) -> Iterator[Cell]:
     """Yield the cells of the named runs; `quick` leaves only those of each run's first claim."""
@@ -136,7 +146,7 @@ def cells(names: Sequence[str], simulated: bool, quick: bool = False) -> Iterato
 
 def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     """Run a cell and return its figures."""
-    experiment, began_s = cell.experiment(), time.monotonic()
+    experiment, settings, began_s = cell.experiment(), cell.settings, time.monotonic()
     with closing(RunDirectory(experiment.name)) as directory:
         if cell.simulated:
             gradients = experiment.spec.own_train.model != "synthetic"
@@ -149,7 +159,8 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     figures = figures_of(directory.path, experiment)
     loss = summary["training"].get("final_test_loss") or (figures["curve"][-1][1] if figures["curve"] else None)
     judged = {"verdict": summary["verdict"], "reasons": summary["reasons"], "wall_s": time.monotonic() - began_s}
-    return {**figures, "loss": loss, "goodput": goodput and 100 * goodput, "commit": head(), **judged}
+    judged |= {"commit": head(), "settings": settings}
+    return {**figures, "loss": loss, "goodput": goodput and 100 * goodput, **judged}
 
 
 def head() -> str | None:
@@ -249,6 +260,16 @@ def rows_of(names: Sequence[str], found: Found, *, suspect: bool) -> list[tuple[
     return rows
 
 
+def current(kept: Found) -> dict[str, Any]:
+    """Return the kept cells whose settings have not changed, and those of earlier versions, which lack a hash."""
+    ones = {cell.key: cell for cell in (*cells(NAMES, False), *cells(NAMES, True))}
+    return {
+        key: figures
+        for key, figures in kept.items()
+        if "settings" not in figures or (key in ones and figures["settings"] == ones[key].settings)
+    }
+
+
 def commit_of(ones: Iterable[Cell], found: Found) -> str | None:
     """Return the commit at which the kept cells were measured, or None if it is not the same of all, or not known."""
     commits: set[str | None] = {found[cell.key].get("commit") for cell in ones if cell.key in found}
@@ -295,12 +316,13 @@ def main() -> None:
     names, campaign = args.only or NAMES, Campaign(KEPT)
     if not args.show:
         kept = campaign.read()
-        if suspect := [key for key, cell in kept.items() if cell["verdict"] == "suspect"]:
-            write_json(KEPT, {key: cell for key, cell in kept.items() if key not in suspect})
+        whole = {key: cell for key, cell in current(kept).items() if cell["verdict"] != "suspect"}
+        if len(whole) < len(kept):
+            write_json(KEPT, whole)
         campaign.measure(
             cells(names, args.simulated, args.quick), measure, forks=args.forks, most=args.cells, seconds=args.seconds
         )
-    found = campaign.read()
+    found = current(campaign.read())
     rows = rows_of(names, found, suspect=True)
     notes = [
         "emulated: `suspect` instead of a figure where a run's verdict is; simulated: by `testbed simulate`'s engine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from benchmarks.published import (
     cells,
     commit_of,
     compact,
+    current,
     rows_of,
 )
 from benchmarks.results import RESULTS, entries, newest
@@ -132,6 +134,22 @@ def test_a_table_has_the_commit_at_which_all_its_cells_were_measured() -> None:
     assert commit_of([a, b, missing], found) == "abc"
     assert commit_of([a, b], {**found, b.key: {"commit": "def"}}) is None
     assert commit_of([a, b], {**found, b.key: {}}) is None, "kept by an earlier version"
+
+
+def test_a_kept_cell_does_not_count_once_its_arm_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "decoupled-diloco"
+    shutil.copytree(PUBLISHED / name, tmp_path / name)
+    monkeypatch.setattr(published, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(published, "NAMES", [name])
+    changed, other = Cell(name, "decoupled", True), Cell(name, "synchronous", True)
+    kept = {cell.key: {"settings": cell.settings} for cell in (changed, other)}
+    assert current(kept) == kept
+    claims = tmp_path / name / "claims.yaml"
+    value = yaml.safe_load(claims.read_text())
+    value["arms"]["decoupled"] = {"set": {"seed": 2}}
+    claims.write_text(yaml.safe_dump(value))
+    assert current(kept) == {other.key: kept[other.key]}
+    assert current({changed.key: {}}) == {changed.key: {}}, "kept by an earlier version"
 
 
 def test_recorded_tables_are_of_the_claims_in_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
