@@ -27,6 +27,8 @@ The exit code is 1 where a claim is missed; the last lines on standard error nam
 
 from __future__ import annotations
 
+import hashlib
+import json
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -89,13 +91,19 @@ MOST_QUIET, QUIET_S = 1, 120.0
 
 def measured(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     """Emulate a cell. Returns its figures."""
-    return figures_of(*measure(cell, server), cell.wan.window_s)
+    return {**figures_of(*measure(cell, server), cell.wan.window_s), **_links(cell)}
 
 
 def simulated(cell: Cell, _server: ForkServer | None) -> dict[str, Any]:
     """Simulate a cell. Returns its figures: no step is late on simulated time, and no processor is short."""
     record, _ = simulate(cell)
-    return {**_outcome(record, cell.wan.window_s), "late": 0.0, "simulated": True, "containers": False}
+    figures = {**_outcome(record, cell.wan.window_s), "late": 0.0, "simulated": True, "containers": False}
+    return {**figures, **_links(cell)}
+
+
+def _links(cell: Cell) -> dict[str, str]:
+    """Return the hash of the recorded links, which figures of the kind `lte` follow from. Keys of cells lack it."""
+    return {"recorded": links_in(cell.wan.recorded)} if cell.wan.kind == "lte" else {}
 
 
 def figures_of(record: RunRecord, experiment: Experiment, window_s: float = inf) -> dict[str, Any]:
@@ -360,6 +368,14 @@ def recorded() -> Path | None:
     return next((folder for folder in folders if any(folder.glob(RECORDINGS))), None)
 
 
+def links_in(folder: Path | None) -> str:
+    """Return a hash of the recorded LTE links in a folder; empty without a folder."""
+    if folder is None:
+        return ""
+    files = [(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in sorted(folder.glob(RECORDINGS))]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Measure what is missing and show all. Returns the exit code."""
     parser = Options(__doc__)
@@ -390,10 +406,14 @@ def main(words: Sequence[str] | None = None) -> int:
     cells = wanted(args)
     file = args.kept or (KEPT_SIMULATED if args.simulated else KEPT)
     campaign = Campaign(file)
-    known = [cell for key, cell in campaign.read().items() if key in {cell.key for cell in cells}]
-    if any(cell.get("simulated", False) != args.simulated for cell in known):
+    kept = campaign.read()
+    known = {cell: kept[cell.key] for cell in cells if cell.key in kept}
+    if any(figures.get("simulated", False) != args.simulated for figures in known.values()):
         other = "emulated" if args.simulated else "simulated"
         parser.error(f"--kept: the cells in {file} were {other}; name another file")
+    by_default, asked = links_in(recorded()), links_in(args.recorded)  # cells of earlier versions lack the hash
+    if any(its.get("recorded", by_default) != asked for cell, its in known.items() if cell.wan.kind == "lte"):
+        parser.error(f"--kept: the LTE cells in {file} are of other recorded links; name another file")
     if args.show and not known:
         parser.error(f"--show: {file} has no cell of these networks and seeds; measure them first, without --show")
     if not args.show:

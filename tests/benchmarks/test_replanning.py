@@ -99,6 +99,21 @@ def test_cells_of_a_simulation_are_not_taken_for_emulated_ones(tmp_path: Path) -
 
 
 @pytest.mark.pure
+def test_kept_cells_of_other_recorded_links_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, row in (("default", "1\n"), ("other", "2\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ATT-LTE-driving.down").write_text(row)
+    monkeypatch.setattr(replanning, "recorded", lambda: tmp_path / "default")
+    kept = tmp_path / "kept.json"
+    kept.write_text(json.dumps({"auto/lte-5/1/hold": {"rounds": 1}}))
+    words = ["--networks", "lte-5", "--seeds", "1", "--show", "--json", "--kept", str(kept)]
+    with pytest.raises(SystemExit) as refused:
+        replanning.main([*words, "--recorded", str(tmp_path / "other")])
+    assert refused.value.code == 2
+    assert replanning.main(words) == 0, "a cell of an earlier version is of the default links"
+
+
+@pytest.mark.pure
 @pytest.mark.parametrize(("follow", "code"), [(70, 0), (40, 1)])
 def test_a_missed_claim_is_named_and_ends_with_1(
     follow: int, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
