@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -34,3 +35,19 @@ def test_a_run_is_judged_beside_the_baseline(tmp_path: Path) -> None:
     beside = Runner(tmp_path, {"baseline": "before.json"}, {**outputs})
     assert beside.run("Judge it") == 1
     assert "100% more than the baseline's" in beside.summary
+
+
+@pytest.mark.parametrize(("script", "kept"), [("exit 2", None), ("mkdir runs/b && ln -sfn b runs/latest", "b")])
+def test_the_directory_kept_is_that_of_this_use_s_run(
+    script: str, kept: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier use in the same job has left runs/a."""
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "latest").symlink_to("a")
+    (tmp_path / "sudo").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "sudo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    use = Runner(tmp_path, {"experiment": "experiment.yaml"})
+    assert bool(use.run("Run the experiment")) == (kept is None)
+    directory = use.outputs["run"].get("directory")
+    assert directory == (kept and str((tmp_path / "runs" / kept).resolve()))
