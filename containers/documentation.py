@@ -56,9 +56,12 @@ def prepare(directory: Path) -> None:
             packages[package.name] = {"version": version, "licence": package.licence}
     text = "\n".join("".join(filter(ALPHABET.__contains__, part)) for part in parts).encode("ascii")
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "text.txt").write_bytes(text)
     index = {"sha256": hashlib.sha256(text).hexdigest(), "characters": len(text), "packages": packages}
-    (directory / "documentation.json").write_text(json.dumps(index, indent=1) + "\n")
+    with tempfile.TemporaryDirectory(dir=directory) as made:  # a full disk leaves both files as they were
+        (Path(made) / "text.txt").write_bytes(text)
+        (Path(made) / "documentation.json").write_text(json.dumps(index, indent=1) + "\n")
+        for name in ("text.txt", "documentation.json"):  # with the index, the data set counts as prepared
+            (Path(made) / name).replace(directory / name)
 
 
 def _downloaded(package: str, folder: Path) -> Path:

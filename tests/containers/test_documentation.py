@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import subprocess
@@ -68,3 +69,18 @@ def test_what_apt_cannot_do_is_said_with_the_remedy() -> None:
         documentation._run(["no-such-program"])
     with pytest.raises(SystemExit, match="apt-get update"):
         documentation._run(["false"])
+
+
+def test_a_full_disk_leaves_both_files_as_they_were(two_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documentation.prepare(two_packages)
+    before = {file.name: file.read_bytes() for file in two_packages.iterdir()}
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(documentation, "PACKAGES", documentation.PACKAGES[:1])
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError) as failed:
+        documentation.prepare(two_packages)
+    assert failed.value.errno == errno.ENOSPC
+    assert {file.name: file.read_bytes() for file in two_packages.iterdir()} == before
