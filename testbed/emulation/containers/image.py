@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -86,6 +87,9 @@ NO_TAG = "<none>:<none>"
 LAYER_GONE, BUILD_ATTEMPTS = re.compile(r"failed to get digest|unknown parent image ID|No such image: sha256:"), 3
 #: The error of an engine, with status 500, when another process removes the same image or a layer below it meanwhile.
 REMOVED_MEANWHILE = "unrecognized image ID"
+
+#: The file of a wheelhouse with the hash of the requirements.lock that it was last filled for.
+FILLED_FOR = "lock.sha256"
 
 #: The checkout from which an image was built, so that two checkouts do not remove each other's images.
 CHECKOUT_LABEL = "testbed.checkout"
@@ -409,11 +413,12 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
     # A directory for every set of inputs: a shared directory could hold two versions of a package.
     needed = [package.requirement for package in requirements.closure(lock, packages)]
     directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *needed])}"
-    directory.mkdir(parents=True, exist_ok=True)
+    BUILD.mkdir(parents=True, exist_ok=True)
     listed = directory / "requirements.txt"
     # pip takes a file that another pip is still writing for a broken file, and removes it.
     with directory.with_suffix(".lock").open("w") as locking:
         fcntl.flock(locking, fcntl.LOCK_EX)
+        directory.mkdir(exist_ok=True)  # under the lock, or another process could remove the folder as superseded
         listed.write_text(wanted)
         command(
             [
@@ -426,7 +431,20 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
             "whose hash does not match is not the one that was locked: do not use it unless you know where it comes "
             "from.",
         )
+        (directory / FILLED_FOR).write_text(hash_of_file(ROOT / "requirements.lock"))
+    _remove_superseded_wheels()
     return {"wheelhouse": None} | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
+
+
+def _remove_superseded_wheels() -> None:
+    """Remove the wheels that were downloaded for an earlier requirements.lock, unless a process fills their folder."""
+    present = hash_of_file(ROOT / "requirements.lock")
+    for folder in [path for path in BUILD.glob("wheelhouse-*") if path.is_dir()]:
+        with folder.with_suffix(".lock").open("w") as locking, suppress(BlockingIOError):
+            fcntl.flock(locking, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            filled_for = folder / FILLED_FOR
+            if not filled_for.exists() or filled_for.read_text() != present:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def locked(*extras: str) -> list[Locked]:

@@ -98,6 +98,23 @@ def test_wheels_are_downloaded_by_one_process_at_a_time(tmp_path: Path, monkeypa
     assert [*image.wheelhouse("3.11", wanted)] == ["wheelhouse", "wheelhouse/msgspec-1-py3-none-any.whl"]
 
 
+def test_wheels_for_an_earlier_lock_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image, "BUILD", tmp_path)
+    monkeypatch.setattr(image, "command", lambda words, remedy: None)
+    present = image.hash_of_file(image.ROOT / "requirements.lock")
+    for name, filled_for in (("earlier", "0" * 64), ("filling", "0" * 64), ("present", present)):
+        (tmp_path / f"wheelhouse-{name}").mkdir()
+        (tmp_path / f"wheelhouse-{name}" / image.FILLED_FOR).write_text(filled_for)
+    (tmp_path / "wheelhouse-unknown").mkdir()
+    wanted = [package for package in image.locked("sync") if package.name == "msgspec"]
+    with (tmp_path / "wheelhouse-filling.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for _ in range(2):
+            image.wheelhouse("3.11", wanted)
+    folders = {path.name for path in tmp_path.iterdir() if path.is_dir()} - {"wheelhouse-filling", "wheelhouse-present"}
+    assert [(tmp_path / own / "requirements.txt").exists() for own in folders] == [True]
+
+
 def test_a_base_is_made_by_the_proxies_of_apt_s_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environments: list[dict[str, str]] = []
 
