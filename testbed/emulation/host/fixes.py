@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -17,6 +18,11 @@ from testbed.emulation import cleanup
 from testbed.emulation.containers import engine
 from testbed.emulation.host import budget, kernel
 from testbed.emulation.process import how_it_ended
+
+#: The seconds in which another program, such as an upgrade after the boot, may hold apt's locks; as in setup.sh.
+LOCK_S, LOCK_LOOK_S = 300.0, 3.0
+#: apt's error where another program holds the lock of its lists. apt-get can wait for dpkg's lock alone.
+LOCKED = "Could not get lock"
 
 #: The number of lines quoted from a failed command's output.
 OUTPUT_TAIL_LINES = 5
@@ -28,13 +34,27 @@ class CannotFix(Exception):
 
 def install(packages: Iterable[str]) -> str:
     """Install packages of the distribution."""
-    command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    options = ("--yes", "--no-install-recommends", "-o", f"DPkg::Lock::Timeout={LOCK_S:.0f}")
+    command = ["apt-get", "install", *options, *packages]
     if shutil.which(command[0]) is None:
         raise CannotFix(f"this machine has no apt-get; install {' '.join(packages)} by hand")
-    _run(["apt-get", "update"])
+    _update_lists()
     _run(command)
     importlib.invalidate_caches()  # the packages may include a Python package
     return f"ran {shlex.join(command)}"
+
+
+def _update_lists() -> None:
+    """Update apt's lists. Waits up to LOCK_S for another program that does so."""
+    until_s = time.monotonic() + LOCK_S
+    while True:
+        try:
+            _run(["apt-get", "update"])
+            return
+        except CannotFix as error:
+            if LOCKED not in str(error) or time.monotonic() > until_s:
+                raise
+        time.sleep(LOCK_LOOK_S)
 
 
 def load_modules(modules: Sequence[str]) -> str:
@@ -107,7 +127,7 @@ def _run(command: Sequence[str]) -> None:
     try:
         process = subprocess.Popen(
             command,
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

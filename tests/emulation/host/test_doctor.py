@@ -211,6 +211,25 @@ def test_a_package_manager_is_not_ended_by_an_interrupt(tmp_path: Path, monkeypa
     assert int((tmp_path / "session").read_text()) != os.getsid(0), "the terminal's Ctrl-C would reach it"
 
 
+@pytest.mark.local
+def test_a_lock_of_apt_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the machine upgrades itself after its boot, while its first update is asked for."""
+    (tmp_path / "apt-get").write_text(f"""#!/bin/sh
+echo "$*" >> {tmp_path}/asked
+[ -e {tmp_path}/free ] || {{ touch {tmp_path}/free; echo "E: {fixes.LOCKED} /var/lib/apt/lists/lock."; exit 100; }}
+""")
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(fixes, "LOCK_LOOK_S", 0.0)
+    fixes.install(["iperf3"])
+    updated, again, installed = (tmp_path / "asked").read_text().splitlines()
+    assert updated == again == "update" and "DPkg::Lock::Timeout=" in installed
+    monkeypatch.setattr(fixes, "LOCK_S", -1.0)
+    (tmp_path / "free").unlink()
+    with pytest.raises(fixes.CannotFix):
+        fixes.install(["iperf3"])
+
+
 class Machine:
     """A machine to break: this one, with programs, state and engine of its own for what runs in it.
 
@@ -288,7 +307,7 @@ def test_a_broken_machine_is_mended(machine: Machine) -> None:
     assert {name: (findings[name]["ok"], findings[name]["fixed"]) for name in mended} == dict.fromkeys(
         mended, (True, True)
     ), findings
-    assert machine.asked() == ["update", "install --yes --no-install-recommends iperf3"]
+    assert machine.asked() == ["update", "install --yes --no-install-recommends -o DPkg::Lock::Timeout=300 iperf3"]
     assert "killed" in findings["leftovers"]["fix"]
     assert not findings["root"]["fix"], "nothing was wrong with it"
 
