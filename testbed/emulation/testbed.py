@@ -318,9 +318,13 @@ class Testbed:
     def swap(self, topology: Topology | str | Path) -> SwapResult:
         """Change into another network; hosts and links that both networks have keep their connections.
 
-        A worker whose limits change gets another container. If the swap fails, the error is raised and the network is
-        as before, except that changed workers lost their connections. Only if the removal of what the old network alone
-        had fails, the new network is in force.
+        A worker whose limits change gets another container. If the swap fails, the network is as before, except that
+        changed workers lost their connections. If only the removal of the old network's parts fails, the new network is
+        in force. The error is raised in both cases.
+
+        Raises:
+            SpecError: The file is wrong.
+            EmulationError: A container did not start, or a link could not be shaped.
         """
         began = time.monotonic()
         if not isinstance(topology, Topology):

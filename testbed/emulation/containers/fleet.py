@@ -187,7 +187,9 @@ class Fleet:
 
         Raises:
             ContainerDied: A container has ended.
+            EmulationError: This host has too little memory, or can't enforce a limit that a worker declares.
             ForeignEngineError: The engine's process ids are not this machine's.
+            APIError: The engine refused a container.
         """
         requests = list(requests)
         if any(request.command is None for request in requests):
@@ -263,7 +265,7 @@ class Fleet:
             return "together with its container, which was removed"
 
     def deaths(self) -> dict[str, str]:
-        """Return how the program ended of each worker whose program ended with an error."""
+        """Return, by worker, how its program ended, for programs that ended with an error; see `death`."""
         dead = [worker for worker, runs in self.running().items() if not runs]
         return {worker: self.death(worker) for worker in dead if self.exit_code(worker) != 0}
 

@@ -569,7 +569,11 @@ def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
 def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | None]) -> None:
     """Remove images of these kinds that this checkout built before and no longer needs.
 
-    Images in use stay, and so do those with a tag that a user gave, `wan-testbed:0.2.0` among them.
+    Images in use stay, and so do those with a tag that a user gave, such as `wan-testbed:0.2.0`.
+
+    Args:
+        client: The client of the engine.
+        wanted: Kind -> the tag of the image to keep; None keeps no image of that kind.
     """
     for image in client.api.images(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):  # in one request, as in `find`
         kind, tags = image["Labels"][KIND_LABEL], [tag for tag in image["RepoTags"] or () if tag != NO_TAG]

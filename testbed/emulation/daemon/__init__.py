@@ -51,7 +51,7 @@ def _socket(network: str, socket: str) -> Path:
 
 
 class StartupError(RuntimeError):
-    """The network did not come up, and nothing of it is left. `exit_code` says whose fault it was."""
+    """The network did not come up, and nothing of it is left. The command ends with `exit_code`."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -92,8 +92,8 @@ def bring_up(
         )
         assert owner.stdout is not None
         try:
-            with owner.stdout as words:
-                _follow(words, step)
+            with owner.stdout as lines:
+                _follow(lines, step)
         except EOFError:
             complaints.seek(0)
             raise StartupError(_broken_off(how_it_ended(owner.wait()), complaints.read()), FAILED) from None
@@ -113,17 +113,17 @@ def _broken_off(ended: str, complained: str) -> str:
     return f"{text}: {last}"
 
 
-def _follow(words: IO[str], step: Step) -> None:
-    while "up" not in (word := _next(words)):
-        with step(word["step"]):
-            _next(words)  # the step is done
+def _follow(lines: IO[str], step: Step) -> None:
+    while "up" not in (message := _next_message(lines)):
+        with step(message["step"]):
+            _next_message(lines)  # the step is done
 
 
-def _next(words: IO[str]) -> dict[str, Any]:
-    line = words.readline()
+def _next_message(lines: IO[str]) -> dict[str, Any]:
+    line = lines.readline()
     if not line:
         raise EOFError
-    word: dict[str, Any] = json.loads(line)
-    if "failed" in word:
-        raise StartupError(word["failed"], word["code"])
-    return word
+    message: dict[str, Any] = json.loads(line)
+    if "failed" in message:
+        raise StartupError(message["failed"], message["code"])
+    return message

@@ -92,9 +92,9 @@ def status(testbed: Testbed, kind: str) -> NetworkStatus:
 
 
 def metrics(network: NetworkStatus, run: Mapping[str, Any] | None = None) -> bytes:
-    """Return a network's status, and that of a run's controller, in the text format of Prometheus.
+    """Return the status of a network, and of the run on it, in the text format of Prometheus.
 
-    The controller's is empty before the run has one, and None without a run.
+    `run` is the status of the run's controller: empty before its first status, and None without a controller.
     """
     from testbed.telemetry.prometheus import metrics  # loaded at the first request
 

@@ -99,7 +99,9 @@ class Budget:
 
     def __str__(self) -> str:
         day = time.strftime("%d %B %Y, %H:%M", time.localtime(self.measured_s))
-        return f"measured on {day}" + (f" beside {self.beside:.0%} of other work" if self.beside > QUIET else "")
+        return f"measured on {day}" + (
+            f" while other work took {self.beside:.0%} of the processors" if self.beside > QUIET else ""
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,7 @@ def _leftovers(_: Probes) -> Finding:
     if not stale:
         return Finding("leftovers", "none")
     return Finding(
-        "leftovers", f"of {', '.join(stale)}, whose process ended without cleaning up", "testbed network clean"
+        "leftovers", f"networks whose process ended without cleaning up: {', '.join(stale)}", "testbed network clean"
     )
 
 

@@ -1,6 +1,6 @@
 """The present and future state of each link: computed from four sources, sent to the shaper, and recorded.
 
-configured state  <-  trace row  <-  change asked for  <-  down
+configured state  <-  trace row  <-  change asked for  <-  down        each source overrides those to its left
 
 Rows of traces go to the shaper ahead of their time, and the shaper puts each in force at its moment. A change that is
 requested meanwhile overrides rows that were already sent: they are sent again.
@@ -59,7 +59,7 @@ class RequestedState(NamedTuple):
     up: bool
 
 
-class _Coming(NamedTuple):
+class _QueuedRow(NamedTuple):
     """A trace row that the shaper will put in force at `due_s`, and the link's resulting state."""
 
     due_s: float
@@ -76,7 +76,7 @@ class Links:
         self._lock = threading.Lock()
         self._links: dict[str, Link] = {}
         self._rows: dict[str, Row | None] = {}
-        self._coming: dict[str, deque[_Coming]] = {}
+        self._queued: dict[str, deque[_QueuedRow]] = {}
         self._late: dict[str, deque[float]] = {}
         self._deliveries: dict[str, Delivery] = {}
         self._changes: dict[str, LinkChange] = {}
@@ -100,7 +100,7 @@ class Links:
         """Forget a link that was removed, and the changes requested of it."""
         with self._lock:
             self._collect()
-            for table in (self._links, self._rows, self._coming, self._deliveries, self._changes, self._in_force):
+            for table in (self._links, self._rows, self._queued, self._deliveries, self._changes, self._in_force):
                 table.pop(name, None)
             self._down.discard(name)
 
@@ -120,7 +120,7 @@ class Links:
         """
         with self._lock:
             if replace_queued:
-                self._forget_queued(self._coming)
+                self._forget_queued(self._queued)
             else:
                 self._collect()
             known = {
@@ -130,7 +130,7 @@ class Links:
             }
             for name in known:
                 self._begin_delivery(name)
-            if sent := {name: self._foresee(name, its) for name, its in known.items()}:
+            if sent := {name: self._queue_rows(name, its) for name, its in known.items()}:
                 self._shaper.expect(sent)
 
     def collect(self) -> None:
@@ -215,11 +215,11 @@ class Links:
 
         Otherwise each later change of such a link, and each row of its trace, would be refused too.
         """
-        changes, down, coming = dict(self._changes), set(self._down), dict(self._coming)
+        changes, down, queued = dict(self._changes), set(self._down), dict(self._queued)
         try:
             yield
         except ShapingError:
-            self._changes, self._down, self._coming = changes, down, coming
+            self._changes, self._down, self._queued = changes, down, queued
             raise
 
     def _check(self, name: str) -> None:
@@ -229,15 +229,15 @@ class Links:
     def _configure(self, link: Link) -> None:
         """Register a link, with its trace's row at the present time if it has a trace."""
         self._links[link.name] = link
-        for table in (self._changes, self._rows, self._coming, self._deliveries):
+        for table in (self._changes, self._rows, self._queued, self._deliveries):
             table.pop(link.name, None)
         if link.trace is not None:
             self._rows[link.name] = link.trace.at(self._clock.elapsed_s if self._clock else 0.0)
 
     def _begin_delivery(self, name: str) -> None:
-        """Start serving a packet-delivery trace, as from the replay's begin on.
+        """Start serving a link's packet-delivery trace, if it has one; its time 0 is the beginning of the replay.
 
-        This waits for the link's first replayed row: until then the link keeps one state, in which it can be measured.
+        Serving starts with the link's first rows: until then the link keeps one state, in which it can be measured.
         """
         trace = self._links[name].trace
         if name in self._deliveries or trace is None or self._clock is None or self._clock.began_s is None:
@@ -248,24 +248,24 @@ class Links:
 
     def _forget_queued(self, names: Iterable[str]) -> None:
         """Drop the queued rows of links, after those that the shaper has put in force by then are recorded."""
-        if forgotten := [name for name in names if self._coming.get(name)]:
+        if forgotten := [name for name in names if self._queued.get(name)]:
             self._shaper.apply({}, dict.fromkeys(forgotten, ()))
         self._collect()
         for name in forgotten:
-            self._coming[name].clear()
+            self._queued[name].clear()
 
-    def _foresee(self, name: str, rows: Rows) -> list[tuple[float, LinkState]]:
+    def _queue_rows(self, name: str, rows: Rows) -> list[tuple[float, LinkState]]:
         """Queue trace rows, and return each one's moment and resulting state, as a shaper takes them."""
-        coming = [_Coming(due_s, row, self._made(name, row, row is None)) for due_s, row in rows]
-        self._coming.setdefault(name, deque()).extend(coming)
-        return [(one.due_s, one.state) for one in coming]
+        queued = [_QueuedRow(due_s, row, self._resulting_state(name, row, row is None)) for due_s, row in rows]
+        self._queued.setdefault(name, deque()).extend(queued)
+        return [(one.due_s, one.state) for one in queued]
 
     def _collect(self) -> None:
         """Move the rows that the shaper has put in force from the queues to the present state."""
         for applied in self._shaper.applied():
-            coming = self._coming.get(applied.link, ())
-            while coming and coming[0].due_s <= applied.due_s + SAME_MOMENT_S:
-                _, self._rows[applied.link], state = coming.popleft()
+            queued = self._queued.get(applied.link, ())
+            while queued and queued[0].due_s <= applied.due_s + SAME_MOMENT_S:
+                _, self._rows[applied.link], state = queued.popleft()
                 # The row at which a replay begins is due as it is sent, and in force already as a rule.
                 if self._in_force[applied.link] != state:
                     self._late.setdefault(applied.link, deque(maxlen=REMEMBERED)).append(applied.late_s)
@@ -273,9 +273,9 @@ class Links:
                     self._observer(applied.due_s + applied.late_s, applied.link, state)
 
     def _desired(self, name: str) -> LinkState:
-        return self._made(name, self._rows.get(name), ended=name in self._rows and self._rows[name] is None)
+        return self._resulting_state(name, self._rows.get(name), ended=name in self._rows and self._rows[name] is None)
 
-    def _made(self, name: str, row: Row | None, ended: bool) -> LinkState:
+    def _resulting_state(self, name: str, row: Row | None, ended: bool) -> LinkState:
         """Return the state that results from a row, or from the trace's end.
 
         A state is copied only if something differs: a copy takes 4 µs, and thousands of rows are queued.
@@ -297,12 +297,12 @@ class Links:
         changed = {name: state for name, state in desired.items() if self._in_force[name] != state}
         coming = {}
         for name in names:
-            before = self._coming.get(name) or ()
-            after = deque(one._replace(state=self._made(name, one.row, one.row is None)) for one in before)
+            before = self._queued.get(name) or ()
+            after = deque(one._replace(state=self._resulting_state(name, one.row, one.row is None)) for one in before)
             # A shaper may hold a future state as its difference from the state before it, so a link whose present state
             # changes gets its future ones again.
             if before and (after != before or name in changed):
-                self._coming[name] = after
+                self._queued[name] = after
                 coming[name] = [(one.due_s, one.state) for one in after]
         if not changed and not coming:
             return

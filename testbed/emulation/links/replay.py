@@ -27,12 +27,12 @@ PERIOD_S = 0.25
 
 
 class Replay:
-    """Replays the traces of `links` from `start()` to `stop()`."""
+    """Replays traces from `start()` to `stop()`: sends their rows to `links`, the links of the network."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
         self._wake = threading.Condition()
-        self._changes: dict[str, _RowFeed] = {}
+        self._feeds: dict[str, _RowFeed] = {}
         self._began: float | None = None
         self._held_at_s: float | None = None
         self._stopped = False
@@ -49,9 +49,7 @@ class Replay:
     def follow(self, links: Iterable[Link]) -> None:
         """Replay these links' traces instead, from the time that the replay has reached."""
         with self._wake:
-            self._changes = {
-                link.name: _RowFeed(link.trace, self.elapsed_s) for link in links if link.trace is not None
-            }
+            self._feeds = {link.name: _RowFeed(link.trace, self.elapsed_s) for link in links if link.trace is not None}
             self._hand_over(replace_queued=True)
 
     def pause(self) -> None:
@@ -118,7 +116,7 @@ class Replay:
         if self.paused:
             return
         began, until_s = self._began or 0.0, self.elapsed_s + AHEAD_S
-        rows = {name: [(began + at_s, row) for at_s, row in its.until(until_s)] for name, its in self._changes.items()}
+        rows = {name: [(began + at_s, row) for at_s, row in its.until(until_s)] for name, its in self._feeds.items()}
         self._links.replay({name: its for name, its in rows.items() if its}, replace_queued)
 
 

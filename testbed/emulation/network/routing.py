@@ -1,6 +1,7 @@
 """Routes between sites: shortest paths over the configured links. Pure.
 
-Traces never change routes, because routers do not see rates; a link that goes down or up and a network swap do.
+A network swap changes routes, and so does a link that is taken down or up. Traces never do, because routers do not see
+rates.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Routes:
 
     @property
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Each two sites of which the first reaches the second, ordered so that a path's rest comes before the path."""
+        """The pairs (source, target) of sites that a path joins, each after the pair (next hop, target)."""
         return ((source, target) for target, sources in self.toward.items() for source in sources)
 
     def next_hop(self, source: str, target: str) -> str:

@@ -78,7 +78,7 @@ def set_up_router(router: Router, gateway: IPv4Interface, switch: SwitchName, mt
     router.configure(LAN_SETTINGS)
     # Port -1 comes before all other interfaces (a Topo counts from 0), so Mininet takes this address, which others can
     # reach, as the router's own.
-    lan = Interface(DEVICE, node=router, port=-1, moveIntfFn=_is_there)
+    lan = Interface(DEVICE, node=router, port=-1, moveIntfFn=_leave_in_place)
     lan.setIP(str(gateway))
     if mtu != ETHERNET_MTU:
         lan.carry(mtu)
@@ -107,7 +107,7 @@ class Wiring:
         """Turn a wire from a router to a worker into the access link `name`."""
         router, host, interface = wire.intf1.node, wire.intf2.node, wire.intf2
         host.configure(HOST_SETTINGS)
-        self._fit(wire.intf1, interface)
+        self._set_mtu(wire.intf1, interface)
         router.switch.plug(wire.intf1.name)
         if not router.switch.offload:
             _run(host, WHOLE_FRAMES)
@@ -130,7 +130,7 @@ class Wiring:
     ) -> None:
         """Turn a wire between two routers into a pair of links, given each router's address and outgoing link."""
         ends = (wire.intf1, wire.intf2)
-        self._fit(*ends)
+        self._set_mtu(*ends)
         for interface, address, (name, state) in zip(ends, addresses, links, strict=True):
             interface.setIP(str(address))
             self._ports[Port(name, interface.node.netns, interface.name)] = state
@@ -148,7 +148,7 @@ class Wiring:
     ) -> None:
         """Turn a tunnel's end into the start of a link; `addresses` are its own and the other end's."""
         own, far = addresses
-        self._fit(end)
+        self._set_mtu(end)
         end.setIP(str(own))
         self._ports[Port(name, end.node.netns, end.name)] = state
 
@@ -166,7 +166,7 @@ class Wiring:
             finish()
         self._ports, self._finish = {}, []
 
-    def _fit(self, *interfaces: Interface) -> None:
+    def _set_mtu(self, *interfaces: Interface) -> None:
         if self._mtu != ETHERNET_MTU:
             for interface in interfaces:
                 interface.carry(self._mtu)
@@ -194,7 +194,7 @@ def access_state(lan: Lan) -> LinkState:
     return LinkState(rate_bps=lan.rate, delay_s=2 * lan.delay, queue=LAN_QUEUE)
 
 
-def _is_there(*_: object) -> None:
+def _leave_in_place(*_: object) -> None:
     """Do nothing, where Mininet would move the interface into the node's namespace."""
 
 

@@ -46,8 +46,12 @@ class LinkCounters:
     """A link's totals since it was attached.
 
     Packets and bytes are those of frames on the wire: a super-packet counts as its frames, each with its own headers.
+    A super-packet that the backend netem drops counts once.
 
     Attributes:
+        dropped_queue: The packets that the queue dropped: it was full, or its discipline dropped them.
+        dropped_loss: The packets that random loss dropped, or that arrived while the link was down.
+        backlog_bytes: The bytes that wait in the queue now.
         busy_s: The seconds in which packets left back to back because a queue had formed.
         steady_s: The part of `busy_s` in stretches long enough to measure a rate.
         steady_bytes: The bytes that passed during `steady_s`.

@@ -56,7 +56,7 @@ MIN_BURST_BYTES = 2 * MTU_FRAME_BYTES
 #: The smallest frame, and room for bursts above the rate that wait in the delay line.
 MIN_FRAME_BYTES = 64
 SPARE_PACKETS = 10_000
-#: A queue that exists at both ends of so short a time, in seconds, existed throughout, or nearly.
+#: If bytes wait in a queue at two looks at most this many seconds apart, they are taken to wait in between, too.
 LOOK_S = 0.15
 #: The kernel holds a jitter as nanoseconds in 31 bits, and takes a longer one as this one (net/sched/sch_netem.c).
 MOST_JITTER_S = (2**31 - 1) * 1e-9
@@ -199,14 +199,14 @@ class NetemShaper(Shaper):
         return self._its_timer().realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
-        """Plant a tree of qdiscs on each port. Raises ShapingError; after any error none of the ports is attached."""
+        """Create a tree of qdiscs on each port. Raises ShapingError; after any error none of the ports is attached."""
         with self._lock:
             refuse_attached(ports, self._trees)
             for port, state in ports.items():
                 self.check_jitter(port.link, state.jitter_s)
             try:
                 for port, state in ports.items():
-                    self._trees[port.link] = self._plant(port, state)
+                    self._trees[port.link] = self._shape_port(port, state)
             except Exception:  # ShapingError, or the kernel gave no further thread
                 for port in ports:
                     with suppress(ShapingError):
@@ -235,7 +235,7 @@ class NetemShaper(Shaper):
                     self._controls[netns].apply(*requests)
                 except OSError as error:
                     refusal = f"the kernel refused to change a link in {netns}: {error.strerror}"
-                    refusal += _what_lacks(error, states.values())
+                    refusal += _missing_modules(error, states.values())
                     if not self._take_back(states):
                         self._refusal = refusal
                     raise ShapingError(refusal) from error
@@ -354,15 +354,15 @@ class NetemShaper(Shaper):
             for link in list(self._trees):
                 self.detach(link)
 
-    def _plant(self, port: Port, state: LinkState) -> _Tree:
+    def _shape_port(self, port: Port, state: LinkState) -> _Tree:
         try:
-            return self._planted(port, state)
+            return self._create_tree(port, state)
         except OSError as error:
             self._leave(port.netns)
             why = f"link {port.link} could not be shaped on {port.interface} in {port.netns}: {error.strerror}"
-            raise ShapingError(why + _what_lacks(error, [state])) from error
+            raise ShapingError(why + _missing_modules(error, [state])) from error
 
-    def _planted(self, port: Port, state: LinkState) -> _Tree:
+    def _create_tree(self, port: Port, state: LinkState) -> _Tree:
         control = self._controls.get(port.netns)
         if control is None:
             control = self._controls[port.netns] = tc.TrafficControl(port.netns)
@@ -384,7 +384,7 @@ class NetemShaper(Shaper):
             self._tell(Batch(leave=[netns]))
 
 
-def _what_lacks(error: OSError, states: Iterable[LinkState]) -> str:
+def _missing_modules(error: OSError, states: Iterable[LinkState]) -> str:
     """Return the module that a discipline of these states may lack, and the remedy; empty for another error."""
     disciplines = {state.queue.discipline for state in states} - {None}
     if error.errno != errno.ENOENT or not disciplines:
@@ -397,8 +397,8 @@ def _update_counters(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) ->
     """Update a link's counters from `seen`, the statistics of its qdiscs by handle at the time `now`.
 
     The kernel does not report how long a queue existed. The time between two looks counts as busy if bytes waited at
-    both ends of it and it was short; over a longer time this is unknown. The drops of a queue that another discipline
-    replaced are counted on, with those since the last look.
+    both ends of it and it was short (LOOK_S); over a longer time this is unknown. When another discipline replaces a
+    queue, the drops of the old queue stay counted, including those since the last look.
     """
     tree.enforce(now)
     own = next(its for its in (_FIFO, _CODEL, _RED) if its in seen)

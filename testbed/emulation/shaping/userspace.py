@@ -97,7 +97,7 @@ def decode(fields: list[str]) -> LinkCounters:
 class UserspaceShaper(Shaper):
     """Shapes with NFQUEUE and one compiled process for all links of the network.
 
-    Numbers of detached links are reused, the one that has been free for longest first.
+    The queue numbers of detached links are reused, the one that has been free for longest first.
     """
 
     name = "userspace"
