@@ -67,15 +67,20 @@ NO_INSTALLER = (
     "the program itself"
 )
 TOO_MANY = (
-    f"a container holds {PIDS} processes and threads, and {PIDS_A_MEMBER} for each worker of the network: start fewer"
+    f"a container may have {PIDS} processes and threads, plus {PIDS_A_MEMBER} for each worker of the network: "
+    "start fewer"
 )
 NO_GPU_HERE = (
     "a container has the GPUs that its site's `gpus` declares, by default none, and its image needs PyTorch for CUDA"
 )
 NO_PROGRAMS = f"/dev/shm and {OUT} hold no programs or libraries (noexec): put them into /tmp or {FILES}, which do"
 READ_ONLY = f"a container may write to {FILES}, /tmp, /dev/shm and {OUT} alone; what is new in {FILES} or {OUT} is kept"
-NO_ROOM = f"/tmp and /dev/shm are as large as --tmp and --shm say, {OUT} and what is new in {FILES} each as --out says"
-NEEDS_COMPILER = "its image has no C++ compiler with Python's headers: name one that has by --image (docs/launch.md)"
+NO_ROOM = (
+    f"a folder is full: --tmp sets the size of /tmp, --shm of /dev/shm, --out of {OUT} and of what is new in {FILES}"
+)
+NEEDS_COMPILER = (
+    "its image has no C++ compiler with Python's headers: name an image that has them by --image (docs/launch.md)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,7 @@ class ContainerFiles:
         needed = 0o005 if here.is_dir() else 0o004
         if here.stat().st_mode & needed == needed:
             return None
-        return f"the workers' user, who is nobody on this machine, may not read {here}: chmod o+rX {here}"
+        return f"the workers' user, which is not a user of this machine, may not read {here}: chmod o+rX {here}"
 
     def _why_missing(self, path: str, words: Sequence[str]) -> str | None:
         """Return why a container does not have a path; None if this machine does not have it either."""

@@ -36,13 +36,13 @@ CONTROL = re.compile(
 #: replaced and not removed, since the bytes around them could form another control character.
 C1_CONTROL, REPLACEMENT = re.compile(rb"\xc2[\x80-\x9f]"), "\N{REPLACEMENT CHARACTER}".encode()
 
-#: What begins a line again: a carriage return, or a sequence that moves the cursor to the first column (`G`) or to
-#: a line above (`A`, `F`), or that erases the line (`2K`).
+#: The output after which a program overwrites its line: a carriage return, or a sequence that moves the cursor to the
+#: first column (`G`) or to a line above (`A`, `F`), or that erases the line (`2K`).
 AGAIN = rb"(?:\r|\x1b\[(?:[01]?G|2K|[0-9]*[AF]))"
 #: The beginning of a sequence, whose end may follow.
 CUT = rb"\x1b(?:\[[0-9;?]*)?"
-#: What begins a line again before more of the line. At the end it changes nothing that is seen, and a carriage return
-#: may be the first half of a line end.
+#: AGAIN with more of the line after it. At the end of what has come so far, AGAIN has overwritten nothing yet, and its
+#: carriage return may be the first half of a line end.
 OVERWRITES = re.compile(rb"%b++(?!(?:%b)?\Z)" % (AGAIN, CUT))
 LAST = re.compile(rb"%b*(?:%b)?\Z" % (AGAIN, CUT))
 
@@ -85,7 +85,7 @@ class Lines:
             yield from self._finished(self._rest)
 
     def state(self, now_s: float) -> bytes | None:
-        """Return the newest state of the unfinished line, or None if it is the same, or if STATE_S are not over.
+        """Return the state of the unfinished line; None if it has not changed, or STATE_S have not passed.
 
         The first call that finds a line returns None, so that a line which arrives in two pieces is not torn. The time
         `now_s` is in monotonic seconds.

@@ -37,7 +37,7 @@ from testbed.launch.ranks import Rank
 ENGINE_S = 60.0
 ASK_S = 0.01
 
-#: The errors of a machine that can start no program now, whichever it is.
+#: The errors of a machine that is short of processes, files or memory, so that it can start no program at all.
 SHORT = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 
 #: The exit codes of a program that the engine could not start.
@@ -268,7 +268,7 @@ class ContainerProgram:
             LaunchFailed: The engine did not start the program within ENGINE_S.
         """
         deadline = time.monotonic() + ENGINE_S
-        while self._on(state := self._client.api.exec_inspect(self._id)):
+        while self._is_running(state := self._client.api.exec_inspect(self._id)):
             if state["Pid"] and (process := proven_process(state["ContainerID"], state["Pid"])):
                 return process.opened()
             if time.monotonic() > deadline:
@@ -295,7 +295,7 @@ class ContainerProgram:
             LaunchFailed: The engine did not report one within ENGINE_S.
         """
         deadline = time.monotonic() + ENGINE_S
-        while self._on(state := self._client.api.exec_inspect(self._id)):
+        while self._is_running(state := self._client.api.exec_inspect(self._id)):
             if time.monotonic() > deadline:
                 raise LaunchFailed(f"{self._worker}: the engine does not say how the program ended")
             time.sleep(ASK_S)
@@ -310,7 +310,7 @@ class ContainerProgram:
         return self._command.container_files.hints(self._command.words, said)
 
     @staticmethod
-    def _on(state: Mapping[str, Any]) -> bool:
+    def _is_running(state: Mapping[str, Any]) -> bool:
         """Return whether the program is still running.
 
         An engine answers a start a moment before it reports that the program runs.

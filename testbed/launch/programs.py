@@ -57,9 +57,17 @@ class Failure:
 class Programs:
     """The programs of a command's ranks. The caller of `start` also calls `end`, whatever happens in between.
 
-    `launch` is the value of `label.LAUNCH` in each program's environment, by which all processes that the programs
-    start are found. `tell` is called with each line that a person is to see, after its program's name, and `hear` as in
-    `Output`. `codes` has the exit code of each program that has ended, in the order of their ends.
+    Args:
+        starter: Starts the programs.
+        ranks: The processes to start, each with its environment.
+        launch: The value of `label.LAUNCH` in each program's environment, by which `end` finds all processes that the
+            programs started.
+        logs: The folder of the logs, `NAME.log` for each program.
+        tell: Called with a program's name and each line that a person is to see; see `Output`.
+        hear: Called with a program's name and every version of every line; see `Output`.
+
+    Attributes:
+        codes: The exit code of each program that has ended, in the order of their ends.
     """
 
     def __init__(

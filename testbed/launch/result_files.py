@@ -57,8 +57,8 @@ class CopiedFiles:
 def copy_results(container: ProcessIdentity, target: Path) -> CopiedFiles:
     """Copy the files that programs left in a container's OUT or changed in its FILES, and return what was copied.
 
-    The container is given by its first process; nothing is copied if that has ended, or if there is no OUT. The folder
-    `target` is made if there are files.
+    The container is given by its first process; nothing is copied if that has ended. A folder that the container lacks
+    is skipped. The folder `target` is made if there are files.
     """
     kept = CopiedFiles()
     for place in (OUT, f"{CHANGES}/{UPPER}"):
@@ -165,7 +165,7 @@ def _take(root: int, target: Path, kept: CopiedFiles) -> None:
         for name in [*files, *links]:
             inside = Path(folder, name)
             try:
-                taken = _copy(name, descriptor, _free(inside, target), room)
+                taken = _copy(name, descriptor, _free_path(inside, target), room)
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
@@ -182,7 +182,7 @@ def _shown(path: Path) -> str:
     return os.fsencode(path).decode(errors="replace")
 
 
-def _free(inside: Path, target: Path) -> Path:
+def _free_path(inside: Path, target: Path) -> Path:
     """Return the path for a file in `target`: its own path, or that below BESIDE if another file has it."""
     place = target / inside
     while place.exists() or any(above.is_file() for above in place.parents if target in above.parents):

@@ -76,7 +76,7 @@ def make_writable(containers: Iterable[ProcessIdentity]) -> list[str]:
                 notes[note] = None
                 continue
             try:
-                _in_mounts_of(container, partial(_take_away, points.count(FILES) - 1))
+                _in_mounts_of(container, partial(_unmount_layers, points.count(FILES) - 1))
                 owners = _owners(container)
                 if owners not in mappings:
                     mappings[owners] = stack.enter_context(_mapping(owners))
@@ -89,7 +89,7 @@ def make_writable(containers: Iterable[ProcessIdentity]) -> list[str]:
     return list(notes)
 
 
-def _take_away(layers: int) -> None:
+def _unmount_layers(layers: int) -> None:
     """Unmount the layers of an earlier launch from FILES."""
     for _ in range(layers):
         call("umount2", FILES.encode(), _MNT_DETACH)
