@@ -41,7 +41,7 @@ def main() -> int:
     gc.freeze()
     gc.enable()
     try:
-        while _stopped(arguments):
+        while _train(arguments):
             pass
     except (sync.SyncError, ValueError, OSError) as error:
         print(f"{arguments.name}: {error}", file=sys.stderr)
@@ -49,8 +49,8 @@ def main() -> int:
     return 0
 
 
-def _stopped(arguments: argparse.Namespace) -> bool:
-    """Train, and return whether the controller stopped this member while the others go on, so that it joins again."""
+def _train(arguments: argparse.Namespace) -> bool:
+    """Join and train. Return True if this member is to join again: the controller stopped it, and the others go on."""
     from testbed import sync
     from testbed.sockets import Tls
     from testbed.sync.rendezvous import rendezvous
@@ -62,8 +62,8 @@ def _stopped(arguments: argparse.Namespace) -> bool:
         token = arguments.token_file.read_text().strip() if arguments.token_file else ""
         tls = Tls(arguments.tls) if arguments.tls else None
         found, patience_s = device(), arguments.patience
-        meeting = rendezvous(arguments.control, arguments.name, arguments.address, found, patience_s, token, tls)
-        work_at(meeting, arguments.data)
+        joined = rendezvous(arguments.control, arguments.name, arguments.address, found, patience_s, token, tls)
+        work_at(joined, arguments.data)
     except sync.Stopped as stopped:
         print(f"{arguments.name}: asked to stop: {stopped}", file=sys.stderr)
         return stopped.again

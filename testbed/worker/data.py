@@ -20,8 +20,8 @@ DIGITS_TEST_SHARE = 0.2
 TEXT_TEST_SHARE = 0.1
 #: The number of characters that the text model looks back on.
 CONTEXT = 64
-#: The windows held out of each part of the documentation. All parts together hold out 300 of 218,000 windows, which
-#: cost as much as the steps of 100 samples and fit into the pause of a step of half a second.
+#: The windows held out of each part of the documentation. All parts together hold out 300 of 218,000 windows, whose
+#: evaluation costs as much as training steps over 100 samples, and fits into the pause of a step of half a second.
 DOCUMENTATION_TEST_WINDOWS = 30
 #: The characters of the documentation: the new line, and all that ASCII can print.
 DOCUMENTATION_CHARACTERS = 96
@@ -78,7 +78,14 @@ def digits(folder: Path) -> DataSet:
 
 
 def text(context: int = CONTEXT) -> DataSet:
-    """Return windows (N, context) of a text's characters, as numbers, and the character that follows each character."""
+    """Return windows of the texts of Python's `help()`, joined into one (`pydoc_data.topics`).
+
+    Inputs and targets are int64 of shape (N, context). A target is the character that follows the input; a character is
+    its number among the sorted characters of the text.
+
+    Args:
+        context: The length of a window in characters.
+    """
     from pydoc_data.topics import topics
 
     whole = "".join(topics[name] for name in sorted(topics))
@@ -90,7 +97,7 @@ def text(context: int = CONTEXT) -> DataSet:
 def documentation(folder: Path, context: int = CONTEXT) -> DataSet:
     """Return windows of the documentation, in the form of `text`.
 
-    Characters are bytes, which the embedding of a batch turns into whole numbers, because there are 14 million.
+    Inputs and targets are uint8, because there are 14 million characters; the model turns those of a batch into int64.
 
     Args:
         folder: The folder that containers/documentation.py writes.

@@ -23,11 +23,11 @@ from testbed.worker.pace import Pace, Slowness
 from testbed.workload import Workload
 
 
-def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
+def train(rendezvous: Rendezvous, scheme: Scheme, folder: Path) -> None:
     """Train by gossip, as the member's job says, until the job is done.
 
     Args:
-        meeting: The member's connection to the controller, with its job.
+        rendezvous: The member's connection to the controller, with its job.
         scheme: The job's scheme.
         folder: The folder of the data sets.
 
@@ -37,14 +37,14 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
         ValueError: The job names a model, data set, optimizer or codec that does not exist.
     """
     torch.set_num_threads(1)
-    with telling_failure(meeting):
-        work = Workload.from_json(meeting.job.workload)
+    with telling_failure(rendezvous):
+        work = Workload.from_json(rendezvous.job.workload)
         model = make(work, folder, chosen_device(work.device))
-        place = meeting.node
-        steps = PacedSteps(model, work, place)
-        participant = participant_of(meeting.name, tuple(meeting.welcome.roster), meeting.job, model)
-        codec = by_name(place.rules.get("codec", PLAIN.name))
-    with Membership(meeting, participant, steps.figures, codec, scheme.survives) as membership:
+        node = rendezvous.node
+        steps = PacedSteps(model, work, node)
+        participant = participant_of(rendezvous.name, tuple(rendezvous.welcome.roster), rendezvous.job, model)
+        codec = by_name(node.rules.get("codec", PLAIN.name))
+    with Membership(rendezvous, participant, steps.figures, codec, scheme.survives) as membership:
         flat.scatter(membership.train(steps), model.parameters)
         membership.finish(model.digest(), model.evaluate())
 
@@ -61,8 +61,8 @@ def participant_of(
         model: The member's learner.
         clock: Returns the current time in seconds.
     """
-    place, scheme = NodeConfiguration.from_json(job.assignment), named(job.scheme)
-    training = GossipTraining(name, members, place, gathered(model), job.rounds, job.seed, model.samples, clock)
+    node, scheme = NodeConfiguration.from_json(job.assignment), named(job.scheme)
+    training = GossipTraining(name, members, node, gathered(model), job.rounds, job.seed, model.samples, clock)
     participant: Participant = scheme.algorithm.build(scheme.read(job.options), training)
     return participant
 
@@ -70,20 +70,20 @@ def participant_of(
 class PacedSteps:
     """Steps of a learner from given parameters, each paced to its declared time.
 
-    The parameters at the begin of an iteration are evaluated in every `evaluate_every`-th iteration, or in the next one
-    in which the member evaluates. The evaluation takes place in the time that the iteration's first step leaves.
+    The parameters at the beginning of an iteration are evaluated in every `evaluate_every`-th iteration, or in the next
+    one in which the member evaluates. The evaluation takes place in the time that the iteration's first step leaves.
     """
 
-    def __init__(self, model: Learner, work: Workload, place: NodeConfiguration) -> None:
+    def __init__(self, model: Learner, work: Workload, node: NodeConfiguration) -> None:
         self._model = model
-        self._place = place
+        self._node = node
         self._evaluate_every = work.evaluate_every
         self._evaluated = -1
         self._slowness = Slowness(work)
         self._pace = Pace(work.step_seconds)
-        self._began_s = time.monotonic() - place.elapsed_s
+        self._began_s = time.monotonic() - node.elapsed_s
         self._figures = StepFigures()
-        model.skip(place.first * place.steps)
+        model.skip(node.first * node.steps)
         model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
 
     def __call__(self, parameters: Tensor, iteration: int) -> Tensor:
@@ -118,10 +118,10 @@ class PacedSteps:
 
     def _is_due(self, step: int) -> bool:
         """Return whether to evaluate before a step, counted over all iterations; if so, count it as done."""
-        entered, taken = divmod(step, self._place.steps)
-        if taken or self._place.evaluates is None:
+        entered, taken = divmod(step, self._node.steps)
+        if taken or self._node.evaluates is None:
             return False
-        period, phase = self._place.evaluates
+        period, phase = self._node.evaluates
         # A member that skips iterations may skip the one with an evaluation.
         if entered % period != phase or entered // self._evaluate_every <= self._evaluated:
             return False

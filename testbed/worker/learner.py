@@ -40,7 +40,7 @@ class Learner(ABC):
 
     @abstractmethod
     def skip(self, steps: int) -> None:
-        """Go on with the batch after those of the first `steps` steps, as a member does that joins again."""
+        """Leave out the batches of the first `steps` steps, for a member that joins while the others train."""
 
     def apply(self) -> None:
         """Take one optimizer step by the present value of `gradient`."""
@@ -155,8 +155,8 @@ class Supervised(Learner):
 class Synthetic(Learner):
     """A learner without a model, with as many parameters as the workload asks for: exercises communication alone.
 
-    The gradient of each step is the same random draw times a number of that step, because another draw would cost more
-    than the communication: 0.4 s for 61 M values.
+    The gradient of a step is one normal draw, the same for all steps, times the step's own factor, which is uniform in
+    [-1, 1]. To draw all values again would cost more than the communication: 0.4 s for 61 M values.
     """
 
     def __init__(self, work: Workload, device: torch.device) -> None:
@@ -177,7 +177,7 @@ class Synthetic(Learner):
         return {}
 
     def skip(self, steps: int) -> None:
-        """Leave out the numbers of the first `steps` steps."""
+        """Leave out the factors of the first `steps` steps."""
         for _ in range(steps):
             self._scales.uniform(-1, 1)
 

@@ -23,15 +23,25 @@ from testbed.worker.pace import Pace, Paced, Slowness
 from testbed.workload import Workload
 
 
-def work_at(meeting: Rendezvous, folder: Path) -> None:
-    """Train as the member's job says, over a session or by gossip. `folder` has the data sets."""
-    job = meeting.job
-    with telling_failure(meeting):  # a file may import packages that this machine lacks
+def work_at(rendezvous: Rendezvous, folder: Path) -> None:
+    """Train as the member's job says, over a session or by gossip.
+
+    Args:
+        rendezvous: The member's connection to the controller, with its job.
+        folder: The folder of the data sets.
+
+    Raises:
+        SyncError: The members can't go on.
+        Stopped: The controller stopped the training.
+        ValueError: The job names a scheme, model, data set, optimizer or codec that does not exist.
+    """
+    job = rendezvous.job
+    with telling_failure(rendezvous):  # a file may import packages that this machine lacks
         scheme = named(job.scheme) if job.scheme in SCHEMES or is_file(job.scheme) else None
     if scheme is not None and scheme.exchange == "gossip":
-        gossip.train(meeting, scheme, folder)
+        gossip.train(rendezvous, scheme, folder)
         return
-    with session_of(meeting) as session:
+    with session_of(rendezvous) as session:
         work_in(session, folder)
 
 
@@ -53,9 +63,9 @@ def work_in(session: sync.Session, folder: Path) -> None:
 def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, float]:
     """Train for all rounds of the session's job, and return the metrics of the last one.
 
-    The first member evaluates for all members, after a round, the parameters that all agreed on in the last round among
-    all. Work between two rounds counts towards the declared steps, so an evaluation takes place in time that would be
-    slept; the rounds themselves do not count.
+    The first member evaluates for all members, after a round. It evaluates the parameters of the last global round,
+    which all members had. Work between two rounds counts towards the declared steps, so an evaluation takes place in
+    time that would be slept; the rounds themselves do not count.
 
     A member that joins while the others train begins at their step, and at that place of its data and of its trace of
     speed.
@@ -133,8 +143,8 @@ def strategy_of(session: sync.Session, model: Learner, weight: float) -> Strateg
 def weight_in_mean(work: Workload, samples: float | None) -> float:
     """Return the weight of this member in the members' mean: its samples, or the batch if all have as many.
 
-    If data is shared out unevenly, the weight is the number of the member's samples (p_i = n_i/Σn, as in FedAvg), so
-    that all samples count the same.
+    If data is shared out unevenly, the weight is the number of the member's samples, so that all samples count the same
+    (n_i/Σn: FedAvg, McMahan et al. 2017, algorithm 1).
     """
     return float(work.batch) if work.partition == "iid" or samples is None else samples
 

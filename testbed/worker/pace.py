@@ -89,7 +89,7 @@ class Slowness:
 
         Args:
             step: The step's number, from 1 on.
-            elapsed_s: Seconds from the begin of training to the begin of the step.
+            elapsed_s: Seconds from the beginning of training to that of the step.
         """
         slow = self._probability and Random(f"{self._who} {step}").random() < self._probability
         return (self._factor if slow else 1.0) / self._speed(elapsed_s)
