@@ -77,14 +77,20 @@ class WorkerPrograms(Protocol):
 class Changes:
     """Carries out requests to a run as they come, and reports each change to `tell`.
 
+    Args:
+        experiment: The experiment that runs.
+        testbed: The network that is up.
+        controller: The controller of the testbed's own workers; None where a command trains.
+        workers: The programs of the testbed's own workers; None where a command trains.
+        tell: Called after each change.
+        before_routes: Called in a swap with the names of its new links, once they are built and before any traffic
+            passes them.
+        planner: Where a command trains, the controller that plans for its programs, or None.
+
     Attributes:
         swaps: The network swaps, in the summary's form.
         added: The workers that were added, each with its share of the data.
         stopped: Whether a request asked to stop a run that has no controller.
-
-    Where a command trains, there are no `controller` and no `workers`; `planner` is then the controller that plans for
-    its programs, if there is one. `before_routes` is called in a swap with the names of its new links, once they are
-    built and before any traffic passes them.
     """
 
     def __init__(
@@ -139,7 +145,7 @@ class Changes:
                 self._force(request)
                 self._tell("plan", "given", by)
             case ChangeGraph():
-                self._controlled().do(request)
+                self._required_controller().do(request)
                 self._tell("graph", request.kind, by)
             case Stop():
                 self._stop(request, by)
@@ -179,10 +185,10 @@ class Changes:
     def inform(self) -> None:
         """Send the controller the declared network; with `knowledge: oracle`, the links' states in force."""
         if self._controller is not None:
-            self._controller.change_network(*self._declared())
+            self._controller.change_network(*self._known_network())
 
     def _kill(self, worker: str, by: By) -> None:
-        workers, spec = self._checked(worker), self._experiment.spec
+        workers, spec = self._programs_with(worker), self._experiment.spec
         if spec.elastic is None and not spec.sync.scheme.survives:
             why = f"this run can't continue without {worker}; write `elastic: {{quorum: 2}}` in the experiment's file"
             raise ApiProblem(NOT_HERE, why)
@@ -190,7 +196,7 @@ class Changes:
         self._tell("kill", worker, by)
 
     def _restart(self, worker: str, by: By) -> None:
-        workers = self._checked(worker)
+        workers = self._programs_with(worker)
         if self._experiment.spec.elastic is None:
             why = "this run restarts no workers; write `elastic: {quorum: 2}` in the experiment's file"
             raise ApiProblem(NOT_HERE, why)
@@ -199,14 +205,14 @@ class Changes:
 
     def _add_worker(self, site: str, by: By) -> dict[str, Any]:
         """Start one more worker, which trains as soon as it has joined, and return its record."""
-        controller = self._controlled()
+        controller = self._required_controller()
         assert self._workers is not None
         check_site(self._testbed, site)
         self._check_takes_members(site)
         with self._workers.one_more(site) as newcomer:
             stragglers = self._experiment.spec.compute.stragglers
             members = view.slowed(view.members(self._network.topology), stragglers)
-            controller.add_member(newcomer, members, *self._declared())
+            controller.add_member(newcomer, members, *self._known_network())
         worker, work = self._network.topology.last_worker(site), newcomer.job.workload
         share = {"shard": work["shard"], "shards": work["shards"]}
         self.added.append({"worker": worker.name, "site": site, "address": self._network.address(worker), **share})
@@ -217,9 +223,9 @@ class Changes:
         """Have the controller plan by a policy, or put a plan in force.
 
         Raises:
-            ApiProblem: The run has no plans, or its scheme can't train by these. A command's own program has no scheme.
+            ApiProblem: The run has no plans, or the workers' scheme can't train by the requested ones.
         """
-        planner = self._planned()
+        planner = self._required_planner()
         if self._controller is not None:
             try:
                 self._check_scheme(request)
@@ -250,21 +256,21 @@ class Changes:
             self._controller.do(request)
         self._tell("stop", request.reason, by)
 
-    def _controlled(self) -> ControllerClient:
+    def _required_controller(self) -> ControllerClient:
         """Return the controller. Raises ApiProblem in a run whose command trains."""
         if self._controller is None:
             raise ApiProblem(NOT_HERE, "a command trains in this run, so its workers can't be changed")
         return self._controller
 
-    def _planned(self) -> ControllerClient:
+    def _required_planner(self) -> ControllerClient:
         """Return the controller that plans. Raises ApiProblem in a run without plans."""
         if self._planner is None:
             raise ApiProblem(NOT_HERE, "this run has no plans: its `train` section has no `backend` and no `scheme`")
         return self._planner
 
-    def _checked(self, worker: str) -> WorkerPrograms:
+    def _programs_with(self, worker: str) -> WorkerPrograms:
         """Return the workers' programs. Raises ApiProblem if a command trains, or the run has no such `worker`."""
-        self._controlled()
+        self._required_controller()
         assert self._workers is not None
         names = [one.name for one in self._network.topology.workers]
         if worker not in names:
@@ -284,8 +290,11 @@ class Changes:
         if spec.hosts is not None:
             raise ApiProblem(NOT_HERE, f"a network that is split over hosts takes no new workers; {instead}")
 
-    def _declared(self) -> tuple[dict[str, PhysicalLink], dict[Pair, tuple[str, ...]]]:
-        """Return the network's links, and the routes between workers."""
+    def _known_network(self) -> tuple[dict[str, PhysicalLink], dict[Pair, tuple[str, ...]]]:
+        """Return what the controller is told: the links that are not down, with their states, and the workers' routes.
+
+        The states are the declared ones; with `knowledge: oracle`, those in force.
+        """
         topology = self._network.topology
         down = self._network.links_in_force.down
         oracle = self._experiment.spec.controller.knowledge == "oracle"

@@ -33,7 +33,7 @@ LOOK = "a check of the run's parts with the events due"
 
 
 class Period(NamedTuple):
-    """The begin and the end of a training, in Unix seconds."""
+    """The beginning and the end of a training, in Unix seconds."""
 
     started_s: float
     ended_s: float
@@ -61,7 +61,7 @@ class Outcome:
     added_workers: list[dict[str, Any]] = field(default_factory=list)
     #: Faults of the other hosts that a network is split over.
     host_reasons: list[str] = field(default_factory=list)
-    #: Parts of the emulation that were asked for and not used.
+    #: Reasons why parts of the emulation that were asked for were not used.
     idle: list[str] = field(default_factory=list)
     #: Changes that people made before the run began and that held during it, in words.
     by_hand: list[str] = field(default_factory=list)

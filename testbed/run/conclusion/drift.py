@@ -27,7 +27,7 @@ class MergeDrift:
     at_s: float
     #: The distance of the merged mean from the parameters that all began with.
     moved: float
-    #: The distance of each member from the mean, and the distance of each group's mean (within 10 %).
+    #: The distance of each member from the mean, and that of each group's mean, which is an estimate (within 10 %).
     members: Mapping[str, float]
     groups: Mapping[str, float]
     #: The mean loss of the members at their own parameters, and at the merged ones; None if it was not measured.
@@ -59,14 +59,18 @@ def _merge(number: int, fragment: int, reported: Mapping[str, tuple[Record, Reco
         at_s=max(report["finished_s"] for report, _ in reported.values()),
         moved=median(drift["moved"] for drift in drifts.values()),
         members={member: drift["apart"] for member, drift in drifts.items()},
-        groups={name: _length(its) for name, its in there.items() if its},
+        groups={name: _distance(its) for name, its in there.items() if its},
         loss_before=mean_of_known(drift["loss_before"] for drift in drifts.values()),
         loss_after=mean_of_known(drift["loss_after"] for drift in drifts.values()),
     )
 
 
-def _length(drifts: Sequence[Record]) -> float:
-    """Return the distance of some members' mean from the mean of all; of several, estimated by random projections."""
+def _distance(drifts: Sequence[Record]) -> float:
+    """Return the distance of some members' mean from the mean of all.
+
+    For several members it is an estimate from the random projections that each reports of its distance, its `sketch`
+    (Charikar, Chen and Farach-Colton 2002).
+    """
     if len(drifts) == 1:
         return float(drifts[0]["apart"])
     weight = sum(drift["weight"] for drift in drifts) or 1.0

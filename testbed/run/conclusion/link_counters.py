@@ -57,9 +57,13 @@ def bypassed_bytes(first: CounterReading, last: CounterReading) -> dict[str, int
 def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
     """Return, by link, the relative excess of the bytes that arrived over the link's rate, in its worst window.
 
-    `samples` are the lines of `traffic.jsonl`, `states` those of `links.jsonl`.
-    Links whose excess is within the measurement's resolution are left out. A window is compared with the highest rate
-    in force during it and for the same time before it, when the bytes that arrive may have been sent.
+    A window is WINDOW samples long. It is compared with the highest rate in force during it and for the same time
+    before it, when the bytes that arrive may have been sent. Links whose excess is within the measurement's resolution
+    are left out.
+
+    Args:
+        samples: The lines of `traffic.jsonl`, in order.
+        states: The lines of `links.jsonl`, in any order.
     """
     history: dict[str, tuple[list[float], list[float]]] = {}
     for state in sorted(states, key=itemgetter("at_s")):

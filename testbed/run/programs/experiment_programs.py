@@ -258,7 +258,7 @@ class ExperimentPrograms:
             stack.callback(self._programs.end)
 
     def check(self) -> None:
-        """Raise what failed beside the programs themselves. To be called after `end`.
+        """Raise the error of the controller or of the reading of output, if one failed. To be called after `end`.
 
         Raises:
             RunFailed: The controller of the programs has failed.
