@@ -81,10 +81,10 @@ def member_of(environ: Mapping[str, str]) -> MemberEnvironment:
     except ProtocolError as error:
         raise SyncError(f"{MEMBER}={name}: {error}", field=MEMBER, given=name) from error
     try:
-        place = endpoint(control)
+        address = endpoint(control)
     except SyncError as error:
         raise error.located(CONTROLLER, field=CONTROLLER) from None
-    host = place[0] if isinstance(place, tuple) else ""
+    host = address[0] if isinstance(address, tuple) else ""
     token, tls = _of(environ, TOKEN_FILE), _of(environ, TLS)
     listen = _of(environ, LISTEN) or address_towards(host)
     return MemberEnvironment(control, name, listen, _read(token) if token else "", Path(tls) if tls else None)

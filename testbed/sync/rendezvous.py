@@ -89,9 +89,13 @@ def rendezvous(
     tls: Tls | None = None,
     on_wait: Callable[[ControlChannel], None] = lambda channel: None,
 ) -> Rendezvous:
-    """Join the run of the controller at `control`, and wait for the other members; see `sync.join`.
+    """Join the run of the controller at `control`, and wait for the other members; see `sync.join` for the arguments.
 
-    `on_wait` is called before that wait, with the channel whose `close` ends it.
+    Before the wait `on_wait` is called with the channel to the controller; another thread may close it to end the wait.
+
+    Raises:
+        SyncError: The address, the controller or a member did not appear in time, or the controller refused.
+        Stopped: The controller tells this member to stop.
     """
     with ExitStack() as on_failure:
         accepting = on_failure.enter_context(open_listener(listen, timeout_s))

@@ -22,15 +22,17 @@ class StepReport:
 
     #: Figures to keep, such as the loss.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
-    #: Seconds for which the steps computed, and waited to match a declared speed.
+    #: Seconds for which the steps computed.
     compute_s: float = 0.0
+    #: Seconds for which the steps were held back to a declared speed.
     paced_s: float = 0.0
     #: Seconds by which the worst step ended after its declared end.
     late_s: float = 0.0
     #: The member's distances from the mean in the rounds that merged the steps.
     drift: tuple[FragmentDrift, ...] = ()
-    #: The number of the steps, and of those that took longer than declared.
+    #: The number of the steps.
     steps: int = 0
+    #: The number of the steps that took longer than declared.
     late_steps: int = 0
 
 
@@ -40,7 +42,7 @@ class RoundReports:
     Args:
         member: The member's name.
         samples: Returns the measurements of the paths to peers since its last call.
-        arrivals: Returns the trains that came from each peer since its last call.
+        arrivals: Returns the packet trains from each peer since its last call, by which paths are measured.
         tell: Sends a report to the controller.
     """
 

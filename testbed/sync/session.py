@@ -417,12 +417,12 @@ def session_of(
         on_error.enter_context(met.accepting)
         on_error.enter_context(closing(met.channel))
         with telling_failure(met, after_round):
-            session = _begun(met, after_round, on_failure)
+            session = _make_session(met, after_round, on_failure)
         on_error.pop_all()
     return session
 
 
-def _begun(met: Rendezvous, after_round: int, on_failure: Callable[[SyncError], None]) -> Session:
+def _make_session(met: Rendezvous, after_round: int, on_failure: Callable[[SyncError], None]) -> Session:
     welcome, job = met.welcome, met.job
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):

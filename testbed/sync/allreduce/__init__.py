@@ -10,8 +10,9 @@ protocols ensure that, each for a case that the others can't serve:
    next; if they differ, it is the current epoch. The mean brings the result back, so every member knows it when the
    round ends. No extra message, no pause, and a controller that dies leaves no member undecided.
    Code: `ChunkHeader.successor`, `Part.joined`, `Reduction`, `HeldPlans.agree`; see also testbed/protocol.py.
-2. Early commit. Members in groups meet only in rounds among all, which may be many rounds apart. The root of the new
-   plan has every member promise to begin no further round, and commits the plan from the round after the newest one.
+2. Early commit. Different groups reduce together only in rounds among all, which may be many rounds apart. The root of
+   the new plan has every member promise to begin no further round, and commits the plan from the round after the newest
+   one.
    Code: early_swaps.py, with the proof.
 3. Change of membership. A plan with a new member begins another generation; the members of the current generation
    agree on its epoch as in 1 (`Generations.advance`). After a loss no round can end, so no round can agree: the

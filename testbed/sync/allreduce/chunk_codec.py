@@ -267,7 +267,7 @@ class Encoder:
         if self._residual is not None and codec.size(len(chunk)) < PLAIN.size(len(chunk)):
             coded = codec.encode(self._sums.view(chunk.start, chunk.stop))
             if len(coded) < PLAIN.size(len(chunk)):  # the length of `sparse` depends on the values
-                return Encoded(codec.code, self._settle(codec, coded, self._residual, chunk, kind, part), 1.0)
+                return Encoded(codec.code, self._keep_error(codec, coded, self._residual, chunk, kind, part), 1.0)
         code = CODES[self._sums.dtype]
         if unsummed is not None:
             return Encoded(code, bytes_of(unsummed.values), unsummed.weight)
@@ -279,7 +279,7 @@ class Encoder:
         self._sums.finalize(chunk.start, chunk.stop)
         return Encoded(code, self._sums.result_bytes(chunk.start, chunk.stop), scale)
 
-    def _settle(
+    def _keep_error(
         self, codec: Codec, coded: torch.Tensor, residual: Residual, chunk: Chunk, kind: Kind, part: Part
     ) -> memoryview:
         """Keep the error of an encoded chunk as its residual, and replace the sums by the values that peers decode.

@@ -1,9 +1,9 @@
 """Early commit: a plan comes into force between two rounds among all members.
 
-Members in groups meet only in rounds among all, which agree on plans (see protocol.py); many rounds may lie between two
-of those. So the root of a new plan's first tree commits the plan in two phases, as soon as the controller has told it
-that all members hold the plan. Each exchange uses a connection of its own, to the address at which the member listens
-for its peers, on the channel for requests:
+Different groups reduce together only in rounds among all, which agree on plans (see protocol.py); many rounds may lie
+between two of those. So the root of a new plan's first tree commits the plan in two phases, as soon as the controller
+has told the root that all members hold the plan. For each commit the root opens a connection to each other member, to
+the address at which that member listens for its peers, on the channel for requests:
 
     root      prepare k  -->  each member, the root included
                          <--  promise r: the newest round that it has begun; it begins none after r until it hears more
@@ -276,8 +276,8 @@ class EarlySwaps:
         """Answer the root of a plan, up to its decision.
 
         Raises:
-            SyncError: the root's messages are out of order.
-            OSError: the connection broke after the promise.
+            SyncError: The root's messages are out of order.
+            OSError: The connection broke after the promise.
         """
         try:
             step, epoch, _ = root.receive()
@@ -359,7 +359,7 @@ class EarlySwaps:
         """Connect to members, before any of them promises anything. Adds the connections to `peers`.
 
         Raises:
-            SyncError, OSError: some member can't be reached.
+            SyncError, OSError: Some member can't be reached.
         """
 
         def reach(member: str) -> None:

@@ -55,6 +55,14 @@ class AllReduceGroup:
     """One member's part in the all-reduce among the members of one generation.
 
     Any thread may call the methods, except `begin` and the function that it returns, which belong to one caller each.
+
+    Attributes:
+        settings: How this member connects to its peers.
+        members: The names of the generation's members.
+        plans: The plans that this member holds.
+        outbox: Sends frames to peers.
+        suspect_s: Seconds after which a round reports the peers that it still waits for to `on_lost`.
+        swaps: This member's part in early commits.
     """
 
     def __init__(
@@ -184,8 +192,8 @@ class AllReduceGroup:
             A function that waits until the round is over. Rounds end in their order.
 
         Raises:
-            SyncError: The round can't be finished; names the missing peers, the epoch and the round. Values of chunks
-                that were not final are unchanged.
+            SyncError: The round can't begin, or, raised by the returned function, can't be finished; names the missing
+                peers, the epoch and the round. Values of chunks that were not final are unchanged.
             ValueError: The residual is that of a tensor of another size. No round has begun.
         """
         if residual is not None:

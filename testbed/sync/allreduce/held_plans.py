@@ -44,7 +44,16 @@ class HeldPlans:
         return self._roles[epoch, among_all]
 
     def layout(self, epoch: int, among_all: bool, elements: int, itemsize: int) -> Layout:
-        """Return the chunks of a tensor in such rounds. The last layout is kept: making one costs 1 µs a chunk."""
+        """Return the chunks of a tensor in rounds of one kind.
+
+        The last layout is kept, because making one costs 1 µs a chunk.
+
+        Args:
+            epoch: The epoch of the plan that the rounds use.
+            among_all: True for rounds among all, False for rounds inside this member's group.
+            elements: The tensor's number of elements.
+            itemsize: The bytes of an element.
+        """
         key = epoch, among_all, elements, itemsize
         if self._layout is None or self._layout[0] != key:
             group = self._roles[epoch, among_all].group

@@ -35,7 +35,7 @@ class RecoveryOrders:
 
     #: The first round that is not over at every survivor.
     round: int
-    #: True if no survivor holds any of the round: all reduce it from the start.
+    #: True if no survivor holds any mean of the round: all survivors reduce it from the start.
     restart: bool
     #: The elements that no survivor holds: all reduce them again. Empty if the round is over for this member.
     left: Spans
@@ -51,9 +51,10 @@ class RecoveryOrders:
 def orders_for(member: str, holdings: Sequence[Holding]) -> RecoveryOrders:
     """Return the orders of `member`, given the holdings of all survivors, itself included.
 
-    No member can be two rounds ahead of another, because a round needs every member's update. A member in a later
-    round holds all of this round. A member that has not begun this round has not contributed to it, so then no member
-    holds any of it: the means that such a member holds are those of the round before.
+    The round to recover is the first that is not over at every survivor. No member can be two rounds ahead of another,
+    because a round needs every member's update. A survivor in a later round holds all means of this one. If a survivor
+    has not begun this round, no survivor holds any of its means, because a mean needs that member's update; the means
+    in such a survivor's holding are those of the round before.
     """
     first = {holding.member: holding.round + holding.over for holding in holdings}
     number = min(first.values())
@@ -145,7 +146,11 @@ class Attempt:
                 self._add(structs.replace(part, start=start, stop=stop))
 
     def put(self, start: int, means: torch.Tensor, slices: Iterable[MeanSlice]) -> None:
-        """Store means that another member holds, from element `start` on, and keep the residual of their try."""
+        """Store means that another member holds, from element `start` on.
+
+        The residual of these elements becomes the one that the newest aborted try left: the means contain that try's
+        contribution.
+        """
         stop = start + len(means)
         self.values[start:stop] = means
         if self._residual is not None and self._residual.values is not None and self._tried is not None:
@@ -173,7 +178,7 @@ class Attempt:
         Called by the thread that began the group's round, after that round has ended.
         """
         if self._residual is not None and self._try_residual is not None and self._try_residual.values is not None:
-            self._settle(self._residual, self._try_residual.values)
+            self._keep_residual(self._residual, self._try_residual.values)
         self._packed = self._try_residual = None
 
     def pack(self, left: Spans) -> tuple[torch.Tensor, Residual | None]:
@@ -195,7 +200,7 @@ class Attempt:
         """Return a copy of the completed round for later requests. The caller of the round owns the values again."""
         return FinishedRound(self.number, slices, self.values.clone())
 
-    def _settle(self, residual: Residual, after: torch.Tensor) -> None:
+    def _keep_residual(self, residual: Residual, after: torch.Tensor) -> None:
         """Keep a try's residual for its elements that became final."""
         before = residual.values
         self._tried = torch.zeros(self.elements) if before is None else before.clone()

@@ -25,7 +25,7 @@ from testbed.sync.transport import Frame, Received
 
 @dataclass(slots=True)
 class Tally:
-    """The traffic of a round at this member, and its duration. Times are in seconds, summed over all threads."""
+    """The traffic of a round at this member, and the seconds spent on it, summed over all threads but in `waited`."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -33,8 +33,9 @@ class Tally:
     receive_s: float = 0.0
     #: The time of additions.
     add_s: float = 0.0
+    #: The time that connections spent in sending frames, also those of other rounds, while this round ran.
     send_s: float = 0.0
-    #: The time from the round's begin to the arrival of each peer's last chunk.
+    #: The time from the round's begin to the arrival of each peer's last chunk, by peer.
     waited: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -171,7 +172,8 @@ class Round:
         """
         if (header.epoch, header.elements, element_type(header.dtype)) != (self.epoch, *self.shape):
             raise FrameError(
-                f"{self}: a frame's epoch {header.epoch}, {header.elements} elements or type are not the round's"
+                f"{self}: a frame is of epoch {header.epoch} and a tensor of {header.elements} elements of "
+                f"{element_type(header.dtype)}, and the round's tensor has {self.shape[0]} of {self.shape[1]}"
             )
         number = self.reduction.layout.find(header.tree, header.offset)
         elements = len(self.reduction.layout.chunks[number])

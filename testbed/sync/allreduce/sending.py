@@ -9,9 +9,9 @@ Chunks that a fast member sends far ahead of the means take capacity of links th
 
 With four members, three at 200 Mbit/s and one at 50 Mbit/s, the slow one sent at 30 Mbit/s until the others had
 finished, and a round took 1.34 × its bound. With send pacing it takes 1.08 to 1.21 ×. So partial sums that are far
-ahead of the means are sent only while the path has no queue. Without a queue nothing is held back: on a path that loses
-packets now and then, the member catches up after each stall, and a round whose members kept in step took three times as
-long.
+ahead of the means are sent only while the path has no queue. Without a queue nothing is held back, so that a member can
+catch up after each stall of a path that loses packets now and then. When pacing kept members in step on such paths too,
+a round took three times as long.
 
 Three limits keep enough on the way, and a chunk is held back only beyond all of them:
 
@@ -68,7 +68,7 @@ class SendPacing:
 
     Args:
         layout: The round's chunks.
-        group: The members of the round.
+        group: The group of the round's members, with its trees.
         return_part: The least time that a mean took to come back in the previous round, as a part of that round; 1 if
             it is unknown.
     """

@@ -171,7 +171,8 @@ class GroupRendezvous:
             return json.loads(self._store.get(KEY))
         except (TimeoutError, RuntimeError) as error:  # the store's error: the process that keeps it has ended
             text = (
-                "rank 0 named no controller, as it does at its first large sum: it came to none in time, or has ended"
+                "rank 0 named no controller: it starts one at its first large sum, and did not reach that sum in time, "
+                "or has ended"
             )
             raise SyncError(f"{text} ({error})", rule="no-controller") from error
 

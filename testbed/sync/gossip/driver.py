@@ -229,7 +229,7 @@ class Driver:
             case GraphPrepared(ahead):
                 self._observer.promised(self._participant.promise(ahead))
             case GraphCommitted(iteration, neighbours, roster):
-                self._turn(iteration, neighbours, roster)
+                self._commit_or_abort(iteration, neighbours, roster)
 
     def _receive(self, sender: str, message: Message) -> None:
         """Hand a message to the participant. Raises SyncError, naming the sender, if it violates the protocol."""
@@ -258,7 +258,9 @@ class Driver:
                 f"{self._where}: {peer} is gone ({why}), while waiting for {awaited}", rule="peer-lost", member=peer
             )
 
-    def _turn(self, iteration: int, neighbours: Neighbours | None, roster: Mapping[str, tuple[str, int]]) -> None:
+    def _commit_or_abort(
+        self, iteration: int, neighbours: Neighbours | None, roster: Mapping[str, tuple[str, int]]
+    ) -> None:
         if neighbours is None:
             self._participant.abort()
             return

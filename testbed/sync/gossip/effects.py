@@ -240,12 +240,12 @@ class ServedMember(TrainingMember):
         return self._entered + ahead
 
     def commit(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        """Enter iterations again: the server knows the member that joins."""
+        """End the promise, so that this member enters iterations again. It does not use `neighbours`."""
         self.abort()
         return ()
 
     def abort(self) -> None:
-        """Enter iterations again: no member joins."""
+        """End the promise, so that this member enters iterations again: no member joins."""
         self._end = inf
 
     def may_enter(self, iteration: int) -> bool:

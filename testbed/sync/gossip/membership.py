@@ -162,8 +162,8 @@ class Membership(ControlledMember):
                 inbox.cut(gone)
             case PrepareGraph(ahead):
                 inbox.put(GraphPrepared(ahead))
-            case CommitGraph(iteration, place, roster):
-                neighbours = Neighbours(self.name, place.sources, place.targets, place.weights)
+            case CommitGraph(iteration, node, roster):
+                neighbours = Neighbours(self.name, node.sources, node.targets, node.weights)
                 inbox.commit(GraphCommitted(iteration, neighbours, roster))
             case AbortGraph():
                 inbox.put(GraphCommitted(0, None))

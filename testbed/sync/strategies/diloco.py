@@ -30,6 +30,9 @@ class DiLoCo(Periodic):
         fragments: Parts of the model, of about equal size, each synchronized at its own step of the period.
         delay: Steps taken while a fragment is reduced, below `every`.
         weight: This member's weight in the mean.
+
+    Raises:
+        ValueError: `every`, `fragments` or `delay` is out of its range, or there are fewer tensors than fragments.
     """
 
     def __init__(

@@ -108,6 +108,8 @@ class Fragment:
         self._change = flat.room(parameters)
         self._momentum = flat.room(parameters)
         self._anchor = flat.room(parameters)
+        #: The last round's result at this member: the anchor after a global round, the group's mean after a round
+        #: inside a group; mixed with the member's own values if `finish` was given a `mix`.
         self._start = flat.room(parameters)
         self._residual = Residual(error_decay)
         self._work: Work[Any] | None = None
@@ -123,7 +125,11 @@ class Fragment:
         self._start.copy_(self._anchor)
 
     def pull(self, part: float) -> None:
-        """Move the parameters towards the anchor, by the fraction `part` of the distance."""
+        """Move the parameters towards the last round's result, by the fraction `part` of the distance.
+
+        After a round inside a group that result is the group's mean, and not the anchor. Source: FedProx, Li et al.
+        2020.
+        """
         flat.scatter(flat.gather(self._parameters, self._change).lerp_(self._start, part), self._parameters)
 
     def at_anchor(self) -> AbstractContextManager[None]:

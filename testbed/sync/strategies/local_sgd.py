@@ -26,6 +26,9 @@ class LocalSgd(Periodic):
         outer: The outer optimizer, which steps by the members' mean change; Average() if None.
         weight: This member's weight in the mean.
         error_decay: The fraction of the codecs' errors in one round that is added to the next, in [0, 1].
+
+    Raises:
+        ValueError: `every` or `error_decay` is out of its range, or there are no parameters.
     """
 
     def __init__(
@@ -63,6 +66,9 @@ class PostLocalSgd(Strategy):
         start: The number of steps by the mean gradient, at least 1.
         every: Steps from one round to the next afterwards, at least 1.
         weight: This member's weight in the mean.
+
+    Raises:
+        ValueError: `start` or `every` is out of its range, or there are no parameters.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ class Frame(NamedTuple):
         return self if self.checksum is not None else self._replace(checksum=checksum(payload))
 
     def verify(self, payload: memoryview) -> None:
-        """Raise FrameError if a received payload has another checksum than the frame's head says.
+        """Check a received payload against the checksum in the frame's head.
 
         Raises:
             FrameError: The payload's checksum differs from the head's.

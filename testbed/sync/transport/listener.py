@@ -132,7 +132,7 @@ class Listener:
             raise
 
     def arrivals(self) -> dict[str, tuple[Train, ...]]:
-        """Return the trains that came from each peer since the last call."""
+        """Return the packet trains that came from each peer since the last call; see arrivals.py."""
         return self._arrivals.take()
 
     def close(self) -> None:

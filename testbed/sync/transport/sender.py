@@ -34,7 +34,7 @@ class _Pace:
         self._allowed = (0, 0)
 
     def allowed(self, now: float, rested: bool) -> tuple[int, int]:
-        """Return the bytes a second that TCP allows to send, and the bytes that it allows in a burst; see TcpInfo.
+        """Return the rate that TCP allows, and the rate of its bursts, both in bytes/s; see TcpInfo.
 
         BBR begins at its estimate after a rest, whatever its gain was before. When the gain of 1.25 was counted, trains
         at the estimate were taken for a full link.
@@ -133,7 +133,7 @@ class Sender:
         return found
 
     def start_ups(self) -> list[tuple[socket.socket, StartUp]]:
-        """Return each connection, with its record of when it is to begin again."""
+        """Return each connection, with the object that decides when BBR's start-up begins again on it."""
         return list(zip(self._connections, self._start_ups, strict=False))
 
     def queueing(self) -> bool:
@@ -205,7 +205,7 @@ class Sender:
             log.exception("%s: a frame for %s could not be sent", self._settings.member, self.peer)
             self._fail(error, lost=True)
             return
-        self._hand_over(connection)
+        self._await_peer_close(connection)
 
     def _open(self, address: tuple[str, int], hello: Greeting) -> socket.socket:
         settings = self._settings
@@ -255,7 +255,7 @@ class Sender:
         if wanted:
             self._on_failure(self.peer, self.failure)
 
-    def _hand_over(self, connection: socket.socket) -> None:
+    def _await_peer_close(self, connection: socket.socket) -> None:
         """Wait for the peer to read everything and close.
 
         A container's interface is removed with its last process, and unacknowledged bytes are lost with it.

@@ -5,9 +5,9 @@ for 48 round trips. Then it grows by a sixth in a round trip. At start-up it dou
 Mbit/s and 150 ms fell to a twentieth for 15 s. In the 15 s after the rise, BBR alone carried 47 % of its earlier rate,
 and a connection that began again 91 % (`benchmarks.transport`).
 
-A connection is to begin again if it sends at most half as fast as it once did, although its bytes neither queue on the
-path nor get lost. If the path is still slow, start-up fills its queue for some round trips. So the next start-up
-comes after twice the time, or as soon as the connection has grown.
+Start-up begins again if a connection sends at most half as fast as it once did, although its bytes neither queue on the
+path nor get lost. If the path is still slow, start-up fills its queue for some round trips. So the next start-up comes
+after twice the time, or as soon as the connection's rate has grown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class StartUp:
-    """Decides when a connection begins again."""
+    """Decides when BBR's start-up begins again on one connection, which stays open."""
 
     def __init__(self) -> None:
         self._highest = 0
@@ -53,7 +53,7 @@ class StartUp:
         self._wait_s = WAIT_S
 
     def observe(self, info: TcpInfo, view: BbrInfo, now_s: float) -> bool:
-        """Note how the connection fares, and return whether it is to begin again now.
+        """Record the connection's figures, and return whether start-up should begin again now.
 
         Args:
             info: The kernel's figures on the connection.
@@ -83,7 +83,7 @@ class StartUp:
 
 
 class StartUps:
-    """Looks at connections each LOOK_S, on a thread, and lets those begin again that are due.
+    """Checks connections each LOOK_S, on a thread, and begins start-up again on those for which it is due.
 
     Args:
         member: The member whose connections they are.
@@ -97,13 +97,13 @@ class StartUps:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look, unless the thread runs already. If none can be started, connections do not begin again."""
+        """Start the thread, unless it runs already. If it can't be started, start-up never begins again."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
                 start(thread)
             except SyncError as error:
-                log.warning("slow connections do not begin again: %s", error)
+                log.warning("BBR's start-up can't begin again on slow connections: %s", error)
             self._thread = thread
 
     def close(self) -> None:
@@ -120,10 +120,10 @@ class StartUps:
 
 
 def look(connection: socket.socket, start_up: StartUp, now_s: float) -> None:
-    """Let a connection under BBR begin again if it is due.
+    """Begin start-up again on a connection under BBR, if that is due.
 
     Raises:
-        OSError: The connection is closed, or the kernel does not allow it to begin again.
+        OSError: The connection is closed, or the kernel does not allow its congestion control to be set.
     """
     view = tcpinfo.bbr(connection)
     if view is not None and start_up.observe(tcpinfo.read(connection), view, now_s):
