@@ -201,7 +201,7 @@ class HalosWorker(ServedMember):
         """Yield local steps, the push of their change, and the wait for the site's model, in each iteration."""
         yield Advance(self._first)
         if self._first:
-            yield from self._come()
+            yield from self._fetch_model()
         for iteration in range(self._first, self._iterations):
             yield from self._enter(iteration)
             local = yield from self.local_steps(iteration, self._steps)
@@ -210,7 +210,7 @@ class HalosWorker(ServedMember):
             yield Until(lambda: self._answered == self._pushed, "its site's model")
         yield from self._enter(self._iterations)
 
-    def _come(self) -> Steps[None]:
+    def _fetch_model(self) -> Steps[None]:
         self._pushed = self._first
         yield Send(self._server, Came(self._first))
         yield Until(lambda: self._answered == self._first, "its site's model")
@@ -253,7 +253,7 @@ class SiteServer(HalosWorker):
         """Step by a worker's push, merge the global model, or answer a worker that came back."""
         match message:
             case WorkerPush(iteration, change):
-                return self._learn(sender, iteration, change)
+                return self._take_push(sender, iteration, change)
             case Came(iteration):
                 return (Send(sender, SiteModel(iteration, self._model.values)),)
             case GlobalModel(_, parameters) if sender == self._centre:
@@ -264,12 +264,12 @@ class SiteServer(HalosWorker):
             case _:
                 return super().receive(sender, message)
 
-    def _come(self) -> Steps[None]:
+    def _fetch_model(self) -> Steps[None]:
         yield Send(self._centre, Came(self._first))
         yield Until(lambda: self._knows, "the global model")
         self.parameters = self._model.values
 
-    def _learn(self, worker: str, iteration: int, change: Tensor) -> Iterable[Send]:
+    def _take_push(self, worker: str, iteration: int, change: Tensor) -> Iterable[Send]:
         self._model.step(change)
         yield Send(worker, SiteModel(iteration, self._model.values))
         if self._model.taken == self._merged + self._options.accumulate:

@@ -68,7 +68,10 @@ SCHEME = Scheme(
 
 
 def assign(options: HybridOptions, setting: Setting) -> Assignment:
-    """Tell each member its local steps in a round, for plans that have none, and those of all members."""
+    """Return for each member its local steps in a round (`every`) and those of all members (`steps`).
+
+    They apply where a plan gives no steps.
+    """
     each = steps_of(setting.view.members, options.every)
     own = {name: {"every": steps, "steps": each} for name, steps in zip(setting.view.names, each, strict=True)}
     return Assignment(own=own)
@@ -81,9 +84,9 @@ class Hybrid(Periodic):
     a member that does more does not count more. With `prox`, each step returns by that fraction to where the round
     began (FedProx: ημ).
 
-    With `overlap` each round is reduced during the steps of the next one, for at least as long as they take; what the
-    member changed meanwhile is then added to the result (DaSGD). Nothing is lost or counted twice, so the members
-    settle where they would without it. It needs five times the parameters in memory then.
+    With `overlap` a round is reduced while the member takes the next round's steps, and the result is applied after
+    these. The member's changes meanwhile are added to the result (DaSGD). No change is lost or counted twice, so
+    members converge to the same point as without `overlap`. It then needs five times the parameters in memory.
     """
 
     def __init__(self, training: RoundTraining, options: HybridOptions, due: Due) -> None:

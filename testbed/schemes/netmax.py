@@ -3,7 +3,8 @@
     x ← x + step − c·(x − x_m) / p_m
 
 A peer's model counts more the more seldom it is pulled (with probability p_m), so that no peer's share of the model
-depends on the speed of its edge. `c` is the paper's rate × ρ; it includes the doubling of γ for edges both ways.
+depends on the speed of its edge. `c` is the paper's rate × ρ; it includes the doubling of γ for edges both ways. Here
+`c` is 1 / (2 · peers), and also the least probability of a pull.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class NetMaxMember(TrainingMember):
         self._iterations = iterations
         self._random = random
         self._clock = clock
-        # With equal probabilities a pull moves the model half of the way to the peer's. Slow peers keep half of theirs.
+        # c, and the least probability of a pull. With equal probabilities a pull moves the model half of the way to the
+        # peer's; a slow peer keeps half of that probability.
         self._floor = 1 / (2 * len(peers))
         self._probabilities = dict.fromkeys(peers, 1 / len(peers))
         self._seconds: dict[str, float] = {}
@@ -97,7 +99,7 @@ class NetMaxMember(TrainingMember):
             case Pull():
                 return (Send(sender, Model(self.parameters)),)
             case Model(parameters):
-                self._learn(sender, self._clock() - self._asked_s)
+                self._update_probabilities(sender, self._clock() - self._asked_s)
                 self._pulled = parameters
                 return ()
         raise self.unexpected(sender, message)
@@ -118,7 +120,7 @@ class NetMaxMember(TrainingMember):
             self.parameters = self.parameters + change - share * (self.parameters - pulled)
         yield Advance(self._iterations)
 
-    def _learn(self, peer: str, took_s: float) -> None:
+    def _update_probabilities(self, peer: str, took_s: float) -> None:
         """Update the probabilities. A peer without a pull counts as fast as the fastest, so that it gets one."""
         before = self._seconds.get(peer, took_s)
         self._seconds[peer] = (1 - NEWEST) * before + NEWEST * took_s

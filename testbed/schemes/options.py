@@ -74,23 +74,23 @@ def read(kind: type[C], value: Mapping[str, Any]) -> C:
 def _made(name: str, hint: Any, value: Any) -> Any:
     inner = next((one for one in (hint, *get_args(hint)) if isinstance(one, type) and issubclass(one, Checked)), None)
     made = read(inner, value) if inner and isinstance(value, Mapping) else value
-    if hint is not None and not _is(hint, made):
-        raise Misfit(name, f"is {value!r}", _said(hint))
+    if hint is not None and not _has_type(hint, made):
+        raise Misfit(name, f"is {value!r}", _values_in_words(hint))
     return made
 
 
-def _is(hint: Any, value: Any) -> bool:
+def _has_type(hint: Any, value: Any) -> bool:
     """Return whether a value has a field's type. An int is a float here; True and False are neither."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if one_of := get_args(hint):
-        return any(_is(one, value) for one in one_of)
+        return any(_has_type(one, value) for one in one_of)
     if hint in (int, float):
         return isinstance(value, int if hint is int else (int, float)) and not isinstance(value, bool)
     return isinstance(value, hint)
 
 
-def _said(hint: Any) -> str:
+def _values_in_words(hint: Any) -> str:
     """Return in words which values a field takes."""
     parts = (hint, *get_args(hint))
     if words := [word for one in parts if get_origin(one) is Literal for word in get_args(one)]:

@@ -35,7 +35,8 @@ from testbed.sync.environment import join_by_environment
 
 log = logging.getLogger(__name__)
 
-#: The error that the mean of equal bytes may have. One member of a thousand that differs changes some byte by 0.1.
+#: The largest difference, by rounding, between the mean of all members' hash bytes and each member's own, if all are
+#: equal. If one member of a thousand differs, the mean of some byte differs by about 0.1.
 SAME = 1 / 64
 
 #: The optimizers whose steps are counted now. Others step under a GradScaler as without a scheme.
@@ -161,7 +162,9 @@ def check(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.O
                 "model at each member, alone or in DistributedDataParallel"
             )
         if not parameter.is_floating_point():
-            raise ValueError(f"parameters of {parameter.dtype} have no mean here; write instead: real ones")
+            raise ValueError(
+                f"parameters of {parameter.dtype} can't be averaged; write instead: parameters of a real float type"
+            )
 
 
 def _check_inner(scheme: Scheme, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -206,8 +209,8 @@ class OptimizerSteps:
         self.taken = 0  # steps of the loop
         if self._needs_gradients and len(optimizers) > 1:
             raise ValueError(
-                "this scheme averages gradients before they are used, and of several optimizers one uses its own "
-                "before the others have theirs; write instead: local_sgd, diloco or sparta"
+                "this scheme averages all gradients before a step, and with several optimizers one may step before the "
+                "gradients of the others are computed; write instead: local_sgd, diloco or sparta"
             )
 
     @contextmanager
@@ -251,7 +254,8 @@ class OptimizerSteps:
         if trained(optimizer) != self._trains[optimizer]:
             raise ValueError(
                 f"an optimizer trained {self._trains[optimizer]} tensors when the scheme began, and now trains "
-                f"{trained(optimizer)}: only the first are synchronized; write instead: a context for each stage"
+                f"{trained(optimizer)}: only the first ones are synchronized; write instead: one `wrap` for each stage "
+                "of the training"
             )
         self._strategy.before_step()
 

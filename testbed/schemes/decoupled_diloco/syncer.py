@@ -9,11 +9,11 @@ The window is margin · (τ·step - quorum wait - merge): a fraction of the time
 (arXiv 2604.21428, equation 3). The syncer can't measure the way back, which has to fit into the rest. Several fragments
 may be under way at a time, each with one merge. A change that comes after its merge is not in it.
 
-In messages `round` counts the merges of one fragment. Under a codec for changes the syncer keeps `shown`, the
-parameters that members hold:
+In messages `round` counts the merges of one fragment. Under a codec for changes the syncer keeps an anchor a, the
+parameters that members hold after the last merge:
 
-    Θ - shown       the change since, with all that the codec has left out   --> MergedStep, to members in the merge
-    shown ← shown + that change as the codec decodes it                      --> MergedWhole, in fp32, to the others
+    Θ - a           the change since, with all that the codec has left out   --> MergedStep, to members in the merge
+    a ← a + that change as the codec decodes it                              --> MergedWhole, in fp32, to the others
 
 A member whose change is in a merge holds the result of the merge before. Other members may not; as a rule they are few.
 
@@ -23,8 +23,8 @@ The merged change Δ of a fragment (appendix D.2):
     radial    Δ = (Σ w_m ‖Δ_m‖ / Σ w_m) · φ(Σ w_m φ(Δ_m) / Σ w_m),   φ(x) = x / ‖x‖, φ(0) = 0
 
 The changes of M members that point in all directions, each of length R, have a mean of length R/√M: the outer learning
-rate would have to grow with √M. Radial-directional averaging keeps the length R. It keeps it also at an optimum, where
-changes cancel, so it settles only as far as members' steps shrink. The authors average the embedding's changes as they
+rate would have to grow with √M. Radial-directional averaging keeps the length R, also at an optimum, where changes
+cancel, so training converges only as far as members' steps shrink. The authors average the embedding's changes as they
 are; this syncer does not know which parameters those are, and averages each fragment as one vector [ours].
 """
 
@@ -155,7 +155,7 @@ class _Learner:
     #: An estimate of the time between two of them.
     slot_s: float | None = None
 
-    def is_due(self, now_s: float, most: int) -> None:
+    def record_due(self, now_s: float, most: int) -> None:
         if self.at_s is not None:
             took = now_s - self.at_s
             self.slot_s = took if self.slot_s is None else self.slot_s + NEWEST * (took - self.slot_s)
@@ -183,8 +183,8 @@ class _Fragment:
 
     values: Tensor
     momentum: Tensor
-    #: The values that members hold under a codec for changes.
-    shown: Tensor
+    #: The values that members hold after the last merge, under a codec for changes.
+    anchor: Tensor
     merges: int = 0
     under_way: _Merge | None = None
 
@@ -218,7 +218,7 @@ class Syncer:
         """Record that a member has taken the steps of a fragment, and ask members for the fragments that are due."""
         if member in self._learners:
             # Delays by a slow network are not made up for: fragments would be merged more often than asked.
-            self._learners[member].is_due(self._clock(), self._opened + len(self._fragments))
+            self._learners[member].record_due(self._clock(), self._opened + len(self._fragments))
             yield from self._request_due()
 
     def changed(self, member: str, message: FragmentChange) -> Iterator[Send]:
@@ -308,8 +308,8 @@ class Syncer:
         self.merged, self.changes = self.merged + 1, self.changes + len(changes)
         step: MergedStep | None = None
         if self._options.in_changes:
-            step = MergedStep(number, fragment.merges, fragment.values - fragment.shown)
-            fragment.shown = fragment.shown + rounded(self._codec, step.step)
+            step = MergedStep(number, fragment.merges, fragment.values - fragment.anchor)
+            fragment.anchor = fragment.anchor + rounded(self._codec, step.step)
         whole = self._whole(number)
         self._merge_s = self._clock() - began_s
         for member in self._learners:
@@ -321,5 +321,5 @@ class Syncer:
     def _whole(self, number: int) -> MergedFragment | MergedWhole:
         fragment = self._fragments[number]
         if self._options.in_changes:
-            return MergedWhole(number, fragment.merges, fragment.shown)
+            return MergedWhole(number, fragment.merges, fragment.anchor)
         return MergedFragment(number, fragment.merges, rounded(self._codec, fragment.values))

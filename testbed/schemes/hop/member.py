@@ -143,13 +143,13 @@ class HopMember(TrainingMember):
         self._neighbourhood.abort()
 
     def program(self) -> Steps[None]:
-        """Yield the effects of all iterations: send, learn, advance."""
+        """Yield the effects of all iterations: send, step and average, advance."""
         yield from self._enter(self._first)
         if self._first:
-            yield from self._come()
+            yield from self._join()
         while self.iteration < self._iterations:
             yield from self._send()
-            yield from self._learn()
+            yield from self._step_and_average()
             yield from self._advance()
 
     def _enter(self, iteration: int) -> Steps[None]:
@@ -157,7 +157,7 @@ class HopMember(TrainingMember):
         yield Advance(iteration)
         yield from self._give()
 
-    def _come(self) -> Steps[None]:
+    def _join(self) -> Steps[None]:
         """Run the iteration in which the member joins: it begins with the average instead of ending with it."""
         self.parameters = yield from self.reception.begun()
         yield from self._send()
@@ -197,7 +197,7 @@ class HopMember(TrainingMember):
             return True
         return self.credits.lead(target) + self.iteration - iteration <= self._rules.slack
 
-    def _learn(self) -> Steps[None]:
+    def _step_and_average(self) -> Steps[None]:
         step: Step = yield LocalCompute(self.parameters, self.iteration)
         if not self._rules.parallel:
             yield from self.finished(step, self.iteration)

@@ -158,7 +158,10 @@ class Reception(ABC):
         self._drop_old(iteration)
 
     def begun(self) -> Steps[Tensor]:
-        """Wait, at a member that joins, for an update of each in-neighbour; return their mean without its own."""
+        """Wait until each in-neighbour has sent an update, and return the updates' weighted mean.
+
+        A member that joins begins with this mean. Its own parameters do not count.
+        """
         average = WeightedMean()
         for sender in self._neighbours.sources:
             entry = yield from self._first_of(sender)
@@ -296,9 +299,9 @@ class Stale(Reception):
         self.oldest = iteration - self._staleness
 
     def reach(self) -> int | None:
-        """Return the last iteration for which the updates that came suffice.
+        """Return the last iteration in which a leap may end: the updates that came suffice for the one before.
 
-        A leap beyond it would break the bound (s + 1) × hops.
+        A leap averages the updates of the iteration before its end. A longer leap would break the bound (s + 1) × hops.
         """
         newest = [self._newest(sender) for sender in self._neighbours.sources]
         oldest = min(entry.iteration if entry else -1 for entry in newest)

@@ -9,12 +9,13 @@ is
     x ← x + (N_k/N) · Σ Δ_k           over the rounds since the group's last exchange
 
 where a_i is the length of i's local steps under a constant gradient (`accumulated`; h_i for plain SGD). ā is the plain
-mean of all members' a_i, as in LocalSgd. Any number leads to the same point; FedNova's Σ_i p_i a_i is small where slow
-members have the most data, and an ā for each group would let the fast groups go to their own optimum between exchanges
-(the small GPT then took twice the time to a loss of 2.7). A group's move is merged, not its copy [ours]: a copy would
-undo that part of what others have merged since, and if the move were divided by its τ_k rounds, two equal groups with
-periods 1 and 4 would settle at 0.20 instead of 0.5. Weights do not fall with lateness, as FedAsync's do: groups that
-are always a little later than others would count less for good.
+mean of all members' a_i, as in the scheme hybrid. Any ā that all groups share leads to the same point; FedNova's
+Σ_i p_i a_i is small where slow members have the most data, and an ā for each group would let the fast groups go to
+their own optimum between exchanges (the small GPT then took twice the time to a loss of 2.7). A group's change is
+merged, not its parameters [ours]: parameters would undo a part of what other groups have merged since the last
+exchange. If the change were divided by its τ_k rounds, two equal groups with periods 1 and 4 would converge to 0.20
+instead of 0.5. Weights do not fall with lateness, as FedAsync's do: groups that are always a little later than others
+would count less for good.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Team:
     """A group of members. It exchanges with other groups in rounds r with r mod `period` = `phase`, and in the last."""
 
     members: tuple[str, ...]
-    #: The members that hold a shard of the model each, in their order: one leader the whole, m members 1/m.
+    #: The members that each hold a shard of the group's parameters, in the order of the shards: m owners hold 1/m each.
     owners: tuple[str, ...]
     period: int = 1
     phase: int = 0
