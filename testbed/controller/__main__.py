@@ -1,9 +1,10 @@
 """The controller of one run as a process: `python -m testbed.controller --sockets D --owner S --spec F --out DIR`.
 
-Prints to standard error. Ends with 0 on SIGTERM or SIGINT, with 2 when the spec can't be used, and with 3 where the
-machine can't: without a C compiler, say, or with too few files that may be open. The process stays after the run's end,
-so that the run can read the last state, and dies with the thread that started it. With `--parent`, the number of that
-thread's process, it also ends with 0 if the process died while the controller was starting.
+Prints to standard error. Ends with 0 on SIGTERM or SIGINT, with 2 when the spec can't be used, and with 3 when this
+machine lacks something, such as a C compiler or a high enough limit of open files. The process stays after the end of
+training, so that its owner can read the last state. It gets SIGTERM when the thread that started it ends. With
+`--parent`, the number of that thread's process, it also ends with 0 if that process died while the controller was
+starting.
 """
 
 from __future__ import annotations

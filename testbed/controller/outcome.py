@@ -18,7 +18,7 @@ State = Literal["waiting", "running", "done", "failed"]
 
 
 class ControlledRun:
-    """A run and its account, whether a service or a simulation carries it out."""
+    """The state, the status and the outcome of one run: the base class of the live and of the simulated controller."""
 
     def __init__(self, spec: ControllerSpec, coordinator: Coordinator) -> None:
         self.spec = spec
@@ -50,7 +50,11 @@ class ControlledRun:
             log.error("the run's outcome can't be written to %s: %s", path, error)
 
     def final(self) -> dict[str, Any]:
-        """Return the run's outcome at its end, as plain values for JSON."""
+        """Return the run's outcome at its end, as plain values for JSON.
+
+        `identical` is true if all present members said goodbye with the same digest of their parameters; null if
+        members have no parameters.
+        """
         goodbyes, present = self.coordinator.goodbyes, self.coordinator.present
         digests = {goodbye.digest for goodbye in goodbyes.values()}
         return {

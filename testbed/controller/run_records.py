@@ -92,7 +92,10 @@ class NewLines:
     """The lines that were added to a file since the last iteration, as JSON values.
 
     A line that a crash cut short, which a restarted controller terminates, is left out.
-    If more than `most_behind` bytes were added, only the lines in the last `most_behind` bytes; None sets no limit.
+
+    Args:
+        file: The file, which may not exist yet.
+        most_behind: The most bytes that one iteration reads: of more new bytes only the last ones. None sets no limit.
     """
 
     def __init__(self, file: Path, most_behind: int | None = None) -> None:

@@ -220,7 +220,7 @@ def _certificates(folder: Path, names: Sequence[str]) -> Path:
 
 def _print_keys(encrypted: str, kept: Path, folder: Path, own: str, names: Sequence[str]) -> None:
     copies = "".join(f"\n    {folder / own.format(name)}   to the machine of {name}" for name in names)
-    print(f"testbed-controller: {encrypted}. Copy{copies}\nand {kept} to none.", file=sys.stderr)
+    print(f"testbed-controller: {encrypted}. Copy{copies}\nKeep {kept} on this machine alone.", file=sys.stderr)
 
 
 def _is_loopback(host: str) -> bool:

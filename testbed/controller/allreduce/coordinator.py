@@ -1,9 +1,9 @@
 """The coordinator of members that reduce in rounds, by the trees of a plan.
 
-a round is complete  another plan may have come into force; links are measured, and the planner may seek a better plan
+a round is complete  another plan may have come into force; links are measured, and the planner may replan
 a plan is adopted    the members prepare it, and follow it from some round on (see PlanSwaps)
 a member is lost     the pending swap is dropped; the others report what they hold, and go on under a plan without it
-a member joins       a plan that includes it is adopted like any other; it copies its state from a neighbour
+a member joins       a plan that includes it is adopted like any other; it copies its state from the nearest member
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class AllReduceCoordinator(Coordinator):
     """Follows an all-reduce group's rounds, replans, and reconfigures the group when members leave or join.
 
     Attributes:
-        group: The members, plans and rounds. Only this folder changes them.
-        maker: The known network, and the other inputs of plans. Only the planner and its monitor change it.
+        group: The members, plans and rounds. Only the modules of `allreduce` change them.
+        maker: The known network, and the other inputs of plans. Only the planner, its monitor and `follow` change it.
         swaps: The swaps of plans.
-        planner: Looks for better plans.
+        planner: Replans: proposes plans, and decides which of them are worth a swap.
     """
 
     def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path, clocks: Clocks = SYSTEM) -> None:

@@ -2,11 +2,11 @@
 
     trains over each edge --bottleneck--> the rate of each link meanwhile --estimate--> a rate and an age for each link
 
-A train is a run of packets that arrived back to back. A link is known while the trains that filled it are recent; they
-belong to rounds, or to probes, which use paths that no plan uses. Afterwards the link is unknown: the last estimate
-stands in for FORGOTTEN_S, and then the declared rate. A link that no train filled has its estimated or declared rate,
-or the rate that it was seen to carry if that is higher; on routes over several links, members' access links count as
-not filled. An edge without a known route is a capacity of its own.
+A train is a run of packets that arrived back to back, in a round or in a probe. A link is known while the trains that
+filled it are recent. Afterwards the link is unknown: the last estimate stands in for FORGOTTEN_S, and then the declared
+rate. A link that no train filled has its estimated or declared rate, or the rate that it was seen to carry if that is
+higher; on routes over several links, members' access links count as not filled. An edge without a known route is a
+capacity of its own.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class Knowledge:
         }
 
     def doubts(self, now_s: float) -> dict[str, tuple[float, float]]:
-        """Return how far off each link's rate may be, below and above, as `Estimate.doubt` defines it.
+        """Return how far off each link's rate may be, below and above: standard deviations of the rate's logarithm.
 
         Access links that no train filled are left out.
         """
@@ -375,8 +375,8 @@ class Knowledge:
         A round sends its updates before its means, so a fall shows first in the direction of the updates. A plan that
         avoided only that direction would send its means over the other one. A link is suspected until it was measured
         since the fall and its newest train was as fast as before, or until a train that came after the fall proves that
-        the link carries more than the assumed rate. A slow train alone proves nothing, but the trains before it may
-        have been under way as the link fell.
+        the link carries more than the assumed rate. A slow newest train proves no fall by itself, but the suspicion
+        stays: the faster trains before it may have been sent before the link fell.
         """
         estimates = self.estimates(now_s)
         found = {

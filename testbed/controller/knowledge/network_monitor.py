@@ -1,4 +1,4 @@
-"""Measurement of the network by members' transfers, and by probes of the links that no transfer uses."""
+"""Measurement of the network by members' transfers, and by probes of links that are unused or may have changed."""
 
 from __future__ import annotations
 
@@ -70,9 +70,10 @@ class ProbeScheduler:
     ) -> list[tuple[str, Probe]]:
         """Return the probes to send now, each with its sender; a member may send several.
 
-        A path could carry the highest rate that the view had for it in the last FORGOTTEN_S seconds; if that is too
-        low, the next probe shows more. A declared rate counts until the path is measured. Members that declare nothing
-        are assumed to be joined by 100 Mbit/s, and probes at that rate would take 18 % of a path of 5 Mbit/s.
+        A probe's size and pace follow from the rate that its path is assumed to carry: the highest rate that the view
+        had for the path in the last FORGOTTEN_S seconds. If that is too low, the next probe shows more. A declared rate
+        counts only until the path is measured: members that declare nothing are assumed to be joined by 100 Mbit/s, and
+        probes at that rate would take 18 % of a path of 5 Mbit/s.
 
         Args:
             unknown: The kind of probe that each link needs, and the edges that use the link.
@@ -152,7 +153,7 @@ LOOK_S = 0.35
 
 
 class NetworkMonitor:
-    """Measures links after each round and during rounds, and has members probe links that no transfer measures.
+    """Measures links after each round and during rounds, and has members probe links that are not known well.
 
     Members and rounds are only read. `estimated` is called with the time and the estimates after each measurement.
     """

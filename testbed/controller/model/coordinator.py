@@ -37,7 +37,7 @@ class Coordinator(ABC):
         self._unix = UnixClock(clocks.unix(), clocks.monotonic())
         #: True from the moment that all members are connected until the run's end.
         self.running = False
-        #: Each member's last message.
+        #: The Goodbye of each member that has sent one.
         self.goodbyes: dict[str, Goodbye] = {}
         #: The members that left or came during the run.
         self.events: list[MembershipEvent] = []
@@ -66,7 +66,10 @@ class Coordinator(ABC):
     def record_event(
         self, kind: Literal["left", "came"], member: str, after: int | None, epoch: int = 0, why: str = ""
     ) -> None:
-        """Record that a member left or came, `after` a round or in an iteration."""
+        """Record that a member left or came; the arguments are the fields of MembershipEvent.
+
+        `after` is the number of the last complete round, None before the first; in gossip the member's iteration.
+        """
         self.events.append(MembershipEvent(kind, member, self.clocks.unix(), after, epoch, why))
 
     # Members

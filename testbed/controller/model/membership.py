@@ -2,7 +2,7 @@
 
     a member is gone    Abort to all others --all Holdings are in--> Reconfigure, under a plan without the member
     a connection broke  the same with all members, which make new connections under the plan
-    a member comes      prepare: a plan that includes it, agreed on like any other; admit: its first round has begun
+    a member comes      prepare: a plan that includes it, agreed on like any other; admit: its first round is complete
 
 If another member is lost before a reconfiguration has ended, the reconfiguration starts again under a newer epoch.
 """
@@ -36,9 +36,11 @@ class Leases:
     - it has not renewed its lease for `lease_s` seconds;
     - its connection to the controller ended, and a peer's connection to it broke within the last lease;
     - the connections of more than half of the other members to it broke within the last lease;
-    - for a lease, others have waited for it longer than a round takes, and it waits for nobody itself.
+    - more than a lease ago another member, which has finished no round since, reported that it waits for this one
+      longer than a round takes; and this one waits for nobody itself.
 
-    A member that is alive a lease after a connection broke has renewed its lease since: that loss then proves nothing.
+    A broken connection that was reported more than a lease ago proves nothing about a member that is alive: the member
+    has renewed its lease since.
 
     A member that said goodbye stays for the others until it is released. It may end its connections and its process, so
     it is lost only while another member waits for it.
@@ -49,6 +51,7 @@ class Leases:
         self._renewed_s: dict[str, float] = {}
         self._disconnected: set[str] = set()
         self._leaving: set[str] = set()
+        # By the peer and by the member that reports it: when the report came (monotonic seconds), and the reason.
         self._broken: dict[str, dict[str, tuple[float, str]]] = {}
         self._waits: dict[str, dict[str, tuple[float, str]]] = {}
         self._advanced: dict[str, float] = {}

@@ -269,7 +269,9 @@ class PlanHistory:
         return plan
 
     def recover(self, plan: Plan, begins: bool) -> None:
-        """Put a reconnected member's plan in force if it is newer; a plan of this controller comes from its record.
+        """Put a reconnected member's plan in force if it is newer than the plan in force.
+
+        If this controller prepared the plan of that epoch itself, its own record of the plan is used, not the member's.
 
         Args:
             plan: The plan that the member follows.

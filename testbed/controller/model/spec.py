@@ -47,10 +47,11 @@ class Elasticity(BaseModel):
 
 
 class GossipGraph(BaseModel):
-    """The graph over which members gossip, and the rules that bound how many iterations they get apart."""
+    """The graph over which members gossip, and Hop's rules (arXiv 1902.01064) on how many iterations they get apart."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    #: The directed edges: (sender, receiver).
     edges: tuple[tuple[str, str], ...]
     #: If given, only these members are in the graph, each for its site; the site's other members follow.
     leaders: tuple[str, ...] = ()
@@ -62,9 +63,13 @@ class GossipGraph(BaseModel):
     fixed: bool = False
     #: The weights by which members average.
     weights: Weighing = "uniform"
+    #: The limit of tokens: a member gets at most this many iterations ahead of an out-neighbour. None for no tokens.
     max_ig: int | None = None
+    #: The number of an iteration's updates for which a member does not wait.
     backup: int = 0
+    #: Iterations by which a neighbour's newest update may be behind.
     staleness: int = 0
+    #: Whether a member sends only after its out-neighbours have acknowledged its last update.
     notify_ack: bool = False
 
     def without(self, gone: str, members: tuple[str, ...]) -> GossipGraph:

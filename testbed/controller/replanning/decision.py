@@ -157,8 +157,8 @@ def decide(
        the same fraction, exceeds the cost of a swap.
 
     The current plan counts as no slower than its measured rounds: a link that is believed too slow makes predictions
-    look bad, but not rounds. It counts as slow as these rounds if they are MISJUDGED times as long as predicted,
-    although earlier ones were not. Rounds over another network do not count.
+    look bad, but not rounds. It counts as slow as its newest rounds if they all take more than MISJUDGED times the
+    predicted seconds, although earlier rounds have corrected that prediction. Rounds over another network do not count.
 
     Args:
         current: The plan in force.

@@ -60,7 +60,8 @@ class PlanRequests:
     def defer(self, request: PlanRequest) -> None:
         """Keep a request until the current swap ends, or the network or the policy changes.
 
-        One request and the joining members are kept: plans are then judged by the view of that time.
+        Beside the joining members one request of the highest rank is kept: once restored, it is considered under the
+        view of that time, whenever it was made.
         """
         if request.joins:
             self._joining.append(request.joins)

@@ -30,8 +30,8 @@ from testbed.protocol import Arrived
 
 log = logging.getLogger(__name__)
 
-#: A link that fell below this part of its rate is reason enough to look for another plan during a round. If a link fell
-#: by less, the round must also take longer than those before it.
+#: A link that fell below this part of its rate is reason enough to replan during a round. If a link fell by less, the
+#: round must also take longer than those before it.
 HALVED = 0.5
 
 #: The part of one processor that considering plans may use. More would slow down the rounds that plans should speed up.
@@ -70,29 +70,29 @@ class ProcessorBudget:
         self._left_s -= seconds
 
 
-#: During a round, another look for a plan finds nothing new before the round has lasted AGAIN times as long as at the
-#: last look, unless another link fell, or one fell to less than LOWER of what was left of it then. Without this wait,
-#: six looks in the first 1.5 s after a fall used up the budget, and rounds of 5 s went on for 18 s until the next look.
+#: During a round, replanning finds nothing new before the round has lasted AGAIN times as long as at the last attempt,
+#: unless another link fell, or one fell to less than LOWER of what was left of it then. Without this wait, six attempts
+#: in the first 1.5 s after a fall used up the budget, and rounds of 5 s went on for 18 s until the next attempt.
 AGAIN, LOWER = 1.25, 0.8
 
-#: After a period, another look finds nothing new if no link's rate has changed by this factor since the last look in
-#: vain. Looks each 2 s over constant links left half of the budget for the moment in which all links changed.
+#: After a period, replanning finds nothing new if no link's rate has changed by this factor since the last attempt in
+#: vain. Attempts each 2 s over constant links left half of the budget for the moment in which all links changed.
 MOVED = 1.25
 
-#: The periods after which a plan is looked for whatever the links' rates, also with the budget's reserve. Otherwise, a
-#: budget that looks after a fall had overdrawn allowed no look for 17 s.
+#: The periods after which the controller replans whatever the links' rates, also with the budget's reserve. Without
+#: that, a budget that attempts after a fall had overdrawn allowed no further attempt for 17 s.
 OVERDUE = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class VainLook:
-    """The last look for a plan, which found none that is worth a swap."""
+    """The last attempt to replan, which found no plan that is worth a swap."""
 
-    #: The complete rounds then.
+    #: The number of complete rounds then.
     rounds: int
     #: The links that had fallen, each with the part of its rate that was left.
     fell: Mapping[str, float]
-    #: Seconds after the end of the last complete round, from which on another look may find more.
+    #: Seconds after the end of the last complete round, from which on another attempt may find more.
     until_s: float
     #: The estimated rate of each known link, bit/s.
     rates_bps: Mapping[str, float]
@@ -100,14 +100,20 @@ class VainLook:
     unsure: bool
 
     def may_repeat(self, rounds: int, fell: Mapping[str, float], since_last_s: float) -> bool:
-        """Return whether another look may find more, with the same three values as they are now."""
+        """Return whether another attempt during a round may find more.
+
+        Args:
+            rounds: The number of complete rounds now.
+            fell: The links that have fallen by now, each with the part of its rate that is left.
+            since_last_s: Seconds since the end of the last complete round.
+        """
         lower = any(part < LOWER * self.fell.get(name, math.inf) for name, part in fell.items())
         return rounds != self.rounds or lower or since_last_s >= self.until_s
 
     def is_outdated(self, rates_bps: Mapping[str, float]) -> bool:
-        """Return whether a later look may find more with these rates of links.
+        """Return whether an attempt after a period may find more with these rates of links, in bit/s.
 
-        That is so if the last one was unsure, or if a rate has changed by MOVED or was not known then.
+        It may if the last attempt was unsure, or if a rate has changed by MOVED or was not known then.
         """
         last = self.rates_bps
         return self.unsure or any(
@@ -116,7 +122,7 @@ class VainLook:
 
 
 class Planner:
-    """Looks for better plans: periodically after rounds, when a link fell, and on request.
+    """Replans: periodically after rounds, when a link fell, and on request.
 
     Attributes:
         policy: The policy that makes the plans.
@@ -215,7 +221,7 @@ class Planner:
         passed_s, period_s = self._clocks.monotonic() - self._considered_s, self._maker.options.period_s
         overdue = passed_s >= OVERDUE * period_s
         if fell or overdue or (passed_s >= period_s and self._has_news(now)):
-            # A fall stays urgent in the rounds after it: the looks during its own round may have found no plan.
+            # A fall stays urgent in the rounds after it: the attempts during its own round may have found no plan.
             self._request_if_affordable(urgent=overdue or self._track.performance(now).fell)
 
     def arrived(self, arrived: Arrived) -> Actions:
@@ -243,7 +249,7 @@ class Planner:
             yield from self.monitor.probes(now, self._clocks.monotonic(), self._group.plans.plan, hurry)
 
     def _has_news(self, now: float) -> bool:
-        """Return whether a look for a plan may find another one than the last look (at Unix time `now`).
+        """Return whether replanning at Unix time `now` may find another plan than the last attempt.
 
         Where the controller also chooses how members train, the losses of the newest steps are always news.
         """

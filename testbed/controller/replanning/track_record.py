@@ -72,7 +72,7 @@ class DeliveredSavings:
     def fraction(self) -> float:
         """The fraction of promised savings that recent swaps delivered, in (0, 1].
 
-        It is a mean with one more swap that delivered everything.
+        It is the mean over at most KEPT_SWAPS swaps and one imagined swap that delivered everything.
         """
         return (1 + sum(self._delivered)) / (1 + len(self._delivered))
 

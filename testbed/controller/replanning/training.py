@@ -103,7 +103,7 @@ class TrainingMonitor:
         self._schemes = schemes
         self._history = TrainedHistory()
         self._last = schemes.flat
-        self._whole = steps
+        self._total_steps = steps
         self._margin = margin
         self._optimizer = str(job.workload.get("optimizer", ""))
         self._timeout_s = job.round_timeout_s
@@ -114,7 +114,7 @@ class TrainingMonitor:
     @property
     def steps_left(self) -> int:
         """The steps of the run that are left."""
-        return max(self._whole - self._history.steps, 0)
+        return max(self._total_steps - self._history.steps, 0)
 
     def rounds_left(self, in_force: Plan | None) -> int:
         """Return the rounds that are left under a plan, by its local steps."""
@@ -195,9 +195,15 @@ def choose_training(
 ) -> TrainingAnswer | None:
     """Choose how members train from now on.
 
-    The exchange through each codec is simulated over the trees of `plan`, and corrected by the measured exchanges. For
-    another codec the policy makes a plan for that codec's bytes. `plan` is the one that members follow otherwise;
-    `view` has the bytes of the codec in force.
+    The exchange through each codec is simulated over the trees of `plan`, and corrected by the measured exchanges.
+
+    Args:
+        question: The training so far, and the limits of the choice.
+        policy: Makes a plan for the chosen codec's bytes, if that codec is not in force.
+        dress: Completes a plan of the policy for the run.
+        plan: The plan that members follow if this choice changes nothing.
+        view: The network, with the model's bytes as the codec in force encodes them.
+        predictor: Simulates rounds, and knows the correction of `plan` by its measured rounds.
 
     Returns:
         The choice, or None if nothing is known of the training yet.
