@@ -1,4 +1,4 @@
-"""Fastest paths at 1/c an edge: trees of a root, auxiliary routes beside the edges of trees, groups of sites."""
+"""Fastest paths, where an edge of rate c costs 1/c: trees of a root, auxiliary routes beside edges, groups of sites."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from testbed.plan import Group, Plan, Route, Tree
 from testbed.planning.policy import PolicyError
 from testbed.planning.view import Pair, View
 
-#: Auxiliary routes for an edge at most. A queue seldom has chunks for more: the release of NetStorm moves one chunk at
-#: a time, from queues longer than two.
+#: Auxiliary routes for an edge at most. A queue seldom has chunks for more: NetStorm's released code moves one chunk
+#: at a time, from queues longer than two.
 MOST_ROUTES = 4
 
 

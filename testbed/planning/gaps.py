@@ -1,4 +1,4 @@
-"""Iteration gaps: how far one member may be ahead of another by a mode's rules, and the monitor of that in a run."""
+"""Iteration gaps: how far one member may be ahead of another by its protocol's rules, and a run's monitor of gaps."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def gap_bounds(
 
     The table is in arXiv 1902.01064.
 
-    Two things hold i back: the updates that i waits for, over the path j -> i, and the permits that i needs, over the
-    path i -> j. Each hop adds to the bound of its path; the bound is the smaller one, infinite if there is neither.
+    Two things hold i back: the updates that i waits for, over the path j -> i, and the tokens or acknowledgements that
+    i needs, over the path i -> j. Each hop adds to the bound of its path. The bound is the smaller one of both paths',
+    infinite if neither holds i back.
 
     Args:
         graph: The communication graph.
@@ -41,7 +42,7 @@ def gap_bounds(
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken bound: `ahead` got `gap` iterations ahead of `behind`, while the mode allows `bound`."""
+    """A broken bound: `ahead` got `gap` iterations ahead of `behind`, while the rules allow `bound`."""
 
     ahead: str
     behind: str

@@ -17,9 +17,9 @@ from testbed.plan import PLAIN_CODEC, Prior, SchemeTraits, TrainingChoice
 NORMALIZING = ("adam", "adamw", "muon")
 
 
-#: Every codec from the most bytes to the fewest, with κ, its factor on the worth of a step; None for no codec. Values
-#: that a codec leaves out come a round later; their cost is judged like that of local steps, with which codecs compete:
-#: sixteen times fewer bytes are as many as sixteen local steps save.
+#: Every codec from the most bytes to the fewest, with the prior of κ, its factor on the worth of a step; None for no
+#: codec. Values that a codec leaves out come a round later. Their cost is judged like that of local steps, with which
+#: codecs compete: a codec with a sixteenth of the bytes saves as many bytes as sixteen local steps to a round do.
 #:
 #: A codec leaves the part δ of the squares to a later round (for normally distributed values fp16 1e-7, int8 5e-5,
 #: bins4 0.012, bins2 0.16). Error feedback adds the former remainder and subtracts the new one, which is noise beside
@@ -93,7 +93,7 @@ class SchemeCatalog:
                     yield Candidate(name, steps, its.codec)
 
     def worths(self, optimizer: str) -> dict[str, Prior]:
-        """Return each scheme's γ (see `progress`) under an optimizer of the members. Flat all-reduce has none."""
+        """Return the prior of each scheme's γ (see `progress`) under the members' optimizer. All-reduce has none."""
         return {
             name: its.normalized if its.normalized and optimizer in NORMALIZING else its.worth
             for name, its in self.traits.items()

@@ -2,6 +2,9 @@
 
     seconds for the worth of a step of flat all-reduce    τ = (computing a step + a round's exchange / H) / η(H)
 
+H is a candidate's number of local steps to a round, and η(H) the worth of one of them beside a step of flat all-reduce
+(`progress`).
+
 τ is uncertain by a factor: its logarithm has the standard deviation s, from η and from the network. Let X ~ N(d, s²) be
 the logarithm of another candidate's speed over that of the candidate in force. For each second of the latter it saves
 1 - e^-X. The mean saving is Φ(d/s) - e^(s²/2-d) Φ(d/s - s) where X > 0; the mean cost e^-X - 1 where X < 0 is
@@ -188,7 +191,7 @@ def _choice(situation: Situation, current: _Judged, flat: _Judged, able: list[_J
         why = (
             f"ends {current.terms.final_loss:.4g} at equal samples, flat all-reduce {flat.terms.final_loss:.4g}"
             if failing
-            else f"takes {exp(flat.ahead):.2f} times as long as flat all-reduce for as much"
+            else f"takes {exp(flat.ahead):.2f} times as long as flat all-reduce for the same progress"
         )
         return best, False, f"{current.candidate} {why}: {best.candidate}"
     sure = [one for one in able if one.ahead - SURELY * one.off > wanted]
@@ -201,7 +204,7 @@ def _choice(situation: Situation, current: _Judged, flat: _Judged, able: list[_J
     best = max(able, key=lambda one: one.ahead, default=current)
     if tried:
         best = max(tried, key=lambda one: one.gain - one.cost)
-        why = f"it may save {best.gain:.0%} of the time that is left, and cost {best.cost:.0%} of"
+        why = f"it may save {best.gain:.0%} of the time that is left, and cost {best.cost:.0%} of the time of its"
         return best, True, f"a trial of {best.candidate}: {why} {_trial_steps(best.candidate)} steps"
     if not situation.saves:
         share = situation.exchange_share

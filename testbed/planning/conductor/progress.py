@@ -69,11 +69,11 @@ class _Unknowns:
 
     def log_worth(self, values: Floats, candidate: Candidate) -> float:
         """Return the logarithm of η, the worth of one step under a candidate."""
-        return sum(float(values[its]) for its in self._factors(candidate)) + _log_left(_alone(values, candidate))
+        return sum(float(values[its]) for its in self._factors(candidate)) + _log_left(_horizons(values, candidate))
 
     def slope(self, values: Floats, candidate: Candidate) -> Floats:
         """Return the derivative of a candidate's `log_worth` by the unknowns."""
-        slope, x = np.zeros_like(values), _alone(values, candidate)
+        slope, x = np.zeros_like(values), _horizons(values, candidate)
         slope[self._factors(candidate)] = 1.0
         slope[_CURVE] = x / 2 - x * x / 12 if x < 1e-3 else 1 + x * exp(-x) / np.expm1(-x)
         return slope
@@ -107,7 +107,7 @@ class StepWorth:
     taken: Mapping[Candidate, int]
     #: The number of losses seen.
     losses: int
-    #: The fall of the loss lately for e times as many steps, at most.
+    #: The most by which the loss may fall while the steps' worth grows e-fold, by the newest losses.
     fall: float
 
     def log_worth(self, candidate: Candidate) -> float:
@@ -210,7 +210,7 @@ def _curve(values: Floats, worth: Floats, scale: tuple[float, float]) -> Floats:
     return least + first * (1 + np.maximum(worth, 0.0) / exp(bend)) ** -exp(min(power, 3.0))
 
 
-def _alone(values: Floats, candidate: Candidate) -> float:
+def _horizons(values: Floats, candidate: Candidate) -> float:
     """Return x = (H - 1)/h of the module's formula, for the candidate's H local steps and the horizon h."""
     return (candidate.steps - 1) / exp(min(max(values[_CURVE], -5.0), 20.0))
 

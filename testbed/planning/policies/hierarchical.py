@@ -18,10 +18,10 @@ from testbed.planning.view import View
 class Hierarchical(Policy):
     """Two levels, as in HiPS (GeoMX): members send to their site's gateway, gateways to one root gateway.
 
-    A site's gateway is the member with the largest Σ over members elsewhere of min(c out, c in); the first one among
-    equals. Gateways reach the root along their fastest paths over gateways (cost 1/c an edge), around slow direct
-    edges. The root is the gateway whose plan has the shortest predicted round. The model crosses a site's uplink once,
-    whatever the number of its members. O(n² + s² · (s log s + route length)), s sites.
+    A site's gateway is the member with the largest Σ over members elsewhere of min(c out, c in), with c the rates of
+    the edges; the first one among equals. Gateways reach the root along their fastest paths over gateways (an edge
+    costs 1/c), around slow direct edges. The root is the gateway whose plan has the shortest predicted round. The model
+    crosses a site's uplink once, whatever the number of its members. O(n² + s² · (s log s + route length)), s sites.
     """
 
     def plan(self, view: View) -> Plan:

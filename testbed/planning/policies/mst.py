@@ -19,13 +19,14 @@ ROOTS = 64
 @register("mst")
 @dataclass(frozen=True)
 class Mst(Policy):
-    """Kruskal's minimum spanning tree (1956) on 1/c, used in both directions, rooted where the tree is shallow.
+    """Kruskal's minimum spanning tree (1956) of the fastest edges, used in both directions, rooted where it is shallow.
 
-    An undirected edge {u, v} weighs 1 / min(c(u→v), c(v→u)), because partial sums cross it one way and the mean the
-    other; among equal edges the one with the shortest round trip comes first. Only edges that are direct in at least
-    one direction count. Every root loads the tree's edges alike, so the root is the member with the shortest predicted
-    fill, the tree's centre in seconds. The policy does not see that edges share a physical link. O(n² log n) for the
-    tree, O(n · route length) for each root; with more than ROOTS members the ROOTS nearest to the centre are tried.
+    With c the rate of an edge, an undirected edge {u, v} weighs 1 / min(c(u→v), c(v→u)), because partial sums cross it
+    one way and the mean the other; among equal edges the one with the shortest round trip comes first. Only edges that
+    are direct in at least one direction count. Every root loads the tree's edges alike, so the root is the member with
+    the shortest predicted fill, the tree's centre in seconds. The policy does not see that edges share a physical link.
+    O(n² log n) for the tree, O(n · route length) for each root; with more than ROOTS members the ROOTS nearest to the
+    centre are tried.
     """
 
     def plan(self, view: View) -> Plan:

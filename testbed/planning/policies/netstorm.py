@@ -15,11 +15,11 @@ from testbed.planning.view import View
 class Netstorm(Policy):
     """Multi-root FAPT (NetStorm, arXiv 2404.11352): one tree for each root, shares by score.
 
-    A root's reduce (broadcast) tree is the shortest-path in-tree (out-tree) at 1/c an edge, over the direct edges. A
-    tree's score is 1 / Σ_level (1 / min c over its edges at that level); the level is the number of hops from the root.
-    A root's score is 1 / (1/s_reduce + 1/s_broadcast), since both trees have one slice [ours: the release scores push
-    and pull apart]. The best roots get contiguous slices in proportion to their scores. O(n · E log n), with auxiliary
-    routes O(n² · E log n).
+    A root's reduce (broadcast) tree is the shortest-path in-tree (out-tree) over the direct edges, where an edge of
+    rate c costs 1/c. A tree's score is 1 / Σ_level (1 / min c over its edges at that level); the level is the number of
+    hops from the root. A root's score is 1 / (1/s_reduce + 1/s_broadcast), s the scores of its two trees, since both
+    have one slice [ours: NetStorm's released code scores push and pull apart]. The best roots get contiguous slices in
+    proportion to their scores. O(n · E log n), with auxiliary routes O(n² · E log n).
     """
 
     #: How many of the best roots get a slice; by default all.

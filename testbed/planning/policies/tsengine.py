@@ -29,9 +29,9 @@ class Tsengine(Policy):
       the server.
     - A member asks again when its transfer is over.
 
-    The scheduler decides by arrival. A transfer takes model / rate of its edge, as the view has it; so the view, the
-    arrivals and the seed determine the plan: a reduce tree and a broadcast tree of the server. Views of different
-    moments give different draws. O(n² log n).
+    The scheduler decides whenever a member becomes ready. A transfer takes model / rate of its edge, as the view has
+    it; so the view, the arrivals and the seed determine the plan: a reduce tree and a broadcast tree of the server.
+    Views of different moments give different draws. O(n² log n).
     """
 
     #: The member that holds the model; by default the first.

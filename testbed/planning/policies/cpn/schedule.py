@@ -2,6 +2,9 @@
 
     J = max_k (T_k + E'_k/τ_k)/h̄ · (1 + λ1·mean skew_k + λ2·mean stale_k + λ3·mean τ_k·h̄_k)
 
+Group k has the round T_k, the exchange E_k, the steps h̄_k and the label skew of `terms`, the period τ_k, and
+stale_k = E_k/T_k. The λ are `Prices`; K is the number of groups.
+
 The first factor is the seconds of one local step. The slowest group sets the pace, with its part of a round and of an
 exchange; h̄ is the mean over all members, because a group that is ahead waits for overdue exchanges, so that in the
 long run all groups complete equally many rounds. (With each group's own h̄_k, slow members would be paired with fast

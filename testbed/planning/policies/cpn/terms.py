@@ -5,6 +5,8 @@ A group computes, reduces inside, and exchanges with the rest, and its labels ha
     T = max h_i·step_i + 2(m − 1)·(max RTT/2 + M/(m·min c))          a round: local steps, then the ring
     E = RTT + M/c_up + M/c_down                                     an exchange, over the leader or in shards
 
+m is the number of the group's members, h_i a member's local steps to a round, M the model's bytes, and c a rate.
+
 While groups still form, the roots that hold the rest of the model are unknown. The rates of an exchange are therefore
 harmonic means, and its round trip is the longest, over all outside members at other sites (or over all outside members,
 if none is at another site): the time to send a slice to each of them. So the costs of a group depend on its own members
