@@ -244,7 +244,8 @@ class EventSchedule:
         self.on_change()
         state = self._environment.network.at(at_s)
         if event.change:
-            own = event.change.scaled(self._experiment.spec.scale)  # alone where a swap of this moment took it back
+            # Recorded as requested if a swap at the same moment has dropped the change, so that the state lacks it.
+            own = event.change.scaled(self._experiment.spec.scale)
             self._record("change", own.link, state.changes.get(own.link, own).values())
             return
         if event.down or event.up:

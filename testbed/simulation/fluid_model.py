@@ -149,8 +149,8 @@ class PlanFlows:
         ends = np.array(began)
         for chunk, up, down in zip(self._chunks, self._up, self._down, strict=True):
             chunk_s = chunk / paths.alone
-            there, slow_there = _to_root(up, paths.delay_s + chunk_s, chunk_s, len(began))
-            back, slow_back = _to_root(down, paths.delay_s + chunk_s, chunk_s, len(began))
+            there, slow_there = _path_times(up, paths.delay_s + chunk_s, chunk_s, len(began))
+            back, slow_back = _path_times(down, paths.delay_s + chunk_s, chunk_s, len(began))
             last = int(np.argmax(began + there - slow_there))
             whole = began[last] + there[last] - slow_there[last]
             ends = np.maximum(ends, whole + back - np.maximum(slow_back - slow_there[last], 0) + paths.drain_s)
@@ -182,7 +182,7 @@ def _levels(
     return found
 
 
-def _to_root(tree: Sequence[Level], seconds: Floats, chunk_s: Floats, members: int) -> tuple[Floats, Floats]:
+def _path_times(tree: Sequence[Level], seconds: Floats, chunk_s: Floats, members: int) -> tuple[Floats, Floats]:
     """Return for each member the seconds of its path to or from the root, and the slowest chunk time on that path."""
     total, slowest = np.zeros(members), np.zeros(members)
     for children, parents, edges in tree:

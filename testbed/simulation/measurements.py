@@ -25,7 +25,7 @@ from testbed.sync.transport.probe import COUNTED_BYTES, PAUSE_S, paced
 #: The interval at which members report arrivals during a round that lasts longer than the interval (sync/reports.py).
 REPORT_S = 0.25
 
-#: Chunks follow one another if their sender paused for no longer.
+#: The longest pause of a sender, in seconds, between two chunks of one train.
 GAP_S = 1e-6
 
 #: A train of a probe gets at least this fraction of a link beside the rounds, from which it takes nothing. With more,
@@ -209,9 +209,16 @@ class ProbeModel:
         self._rounds.append(done)
 
     def train(self, member: str, probe: Probe, now_s: float) -> tuple[float, Train] | None:
-        """Return a train of a probe that a member sends now, after the moment at which it is over.
+        """Return a train of a probe that a member sends now.
 
-        None if the path is down or loses everything.
+        Args:
+            member: The sender.
+            probe: The probe, with its receiver.
+            now_s: The moment, in seconds after training began.
+
+        Returns:
+            When the train is over, in seconds after training began, and the train, in Unix time. None if the two
+            members share a site, or if there is no path between them, or a link on it is down or loses everything.
         """
         state = self.network.at(now_s)
         links = state.links_between(member, probe.peer)

@@ -179,7 +179,10 @@ class MemberProgress:
 
 
 class Learning(Protocol):
-    """The members' computing and reducing. The scheme's own algorithm decides when, whether or not members learn."""
+    """Provides the members' activities, and the means of their rounds.
+
+    The scheme's own algorithm determines the activities, also of members that learn nothing.
+    """
 
     def next_activities(self) -> Mapping[str, Activity]:
         """Return each member's activity up to its next round. All members request the same number of rounds."""
@@ -229,7 +232,7 @@ class GradientRounds:
 def learning_of(
     jobs: Mapping[str, Job], elements: int, gradients: bool, plan: Callable[[], Plan]
 ) -> AbstractContextManager[Learning]:
-    """Return what the members of these jobs learn, as a context manager.
+    """Return a context manager that provides the activities and the means of the members of these jobs.
 
     Args:
         jobs: The job of each member.

@@ -1,10 +1,11 @@
 """Messages between members that gossip, over the simulated network.
 
-A small message arrives one one-way delay later, once the links carry packets. It overtakes models, and takes no
-capacity of a link.
+A small message, one without a tensor, arrives one one-way delay later, once the links carry packets. It overtakes
+models, and takes no capacity of a link.
 
-A model waits until those before it to the same peer have left, and may become stale meanwhile. It leaves at its pair's
-max-min fair rate, which is shared again when a model begins or ends or a link changes.
+A model, which is any message with a tensor, waits until those before it to the same peer have left, and may become
+stale meanwhile. It leaves at its pair's max-min fair rate. Rates are shared again when a model begins to leave or has
+left, or when a link changes.
 """
 
 from __future__ import annotations

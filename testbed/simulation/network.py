@@ -186,7 +186,7 @@ class NetworkState:
         return self.table.next_s(self.at_s)
 
     def after(self, event: Event, experiment: Experiment) -> NetworkState:
-        """Return the state at the same moment that the event leaves."""
+        """Return the state that an event leads to, at the same moment as this state."""
         if event.change:
             change = event.change.scaled(experiment.spec.scale)
             earlier = self.changes.get(change.link)
