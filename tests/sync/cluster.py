@@ -310,7 +310,9 @@ class Cluster:
         self.until(lambda: all(self.ended(name) for name in self.names))
         codes = {name: its.exitcode for name, its in self._members.items() if name not in left_out}
         assert set(codes.values()) == {0}, f"{codes}\n{self.state()}"
-        final: dict[str, Any] = json.loads((self.folder / "out" / "final.json").read_text())
+        record = self.folder / "out" / "final.json"
+        self.until(record.exists)  # members end as soon as they have told the controller that they are done
+        final: dict[str, Any] = json.loads(record.read_text())
         return final
 
     def check(self) -> int:
