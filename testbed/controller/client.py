@@ -59,19 +59,15 @@ class ControllerError(RuntimeError):
     """The controller refused a request, did not answer, or raised an internal error."""
 
 
-class ControllerSilentError(ControllerError):
-    """The controller did not answer a request."""
-
-
-class ControllerFaultError(ControllerError):
-    """The controller raised an internal error on a request."""
+class ControllerFailedError(ControllerError):
+    """The controller did not answer a request, or raised an internal error on it."""
 
 
 class ControllerClient:
     """Makes requests to a controller, each over its own connection. Any thread may use it.
 
-    Every method raises ControllerSilentError if the controller does not answer, ControllerFaultError if it raises an
-    internal error, and another ControllerError if it refuses.
+    Every method raises ControllerFailedError if the controller does not answer or raises an internal error, and another
+    ControllerError if it refuses.
 
     Args:
         path: The owner's Unix socket.
@@ -123,9 +119,9 @@ class ControllerClient:
         try:
             answer = json.loads(self._exchange(json.dumps(request.to_json()).encode()))
         except (OSError, ValueError) as error:
-            raise ControllerSilentError(f"the controller at {self._path} did not answer: {error}") from error
+            raise ControllerFailedError(f"the controller at {self._path} did not answer: {error}") from error
         if "failed" in answer:
-            raise ControllerFaultError(f"internal error of the controller: {answer['failed']}")
+            raise ControllerFailedError(f"internal error of the controller: {answer['failed']}")
         if "refused" in answer:
             raise ControllerError(answer["refused"])
         return answer["answer"]

@@ -26,7 +26,7 @@ from testbed.api.requests import (
     Stop,
     SwapNetwork,
 )
-from testbed.controller.client import ControllerClient, ControllerError, ControllerFaultError, ControllerSilentError
+from testbed.controller.client import ControllerClient, ControllerError, ControllerFailedError
 from testbed.controller.model.spec import Newcomer
 from testbed.emulation.daemon.handlers import change_links, changes_of, check_file, check_site, pairs_of, pause_replay
 from testbed.emulation.testbed import Testbed
@@ -333,8 +333,7 @@ class EventPlayer:
                 why = error.args[0] if isinstance(error, KeyError) else error
                 raise RunFailed(f"the event {event_text(event)} can't happen: {why}", rule="event") from error
             except ControllerError as error:
-                silent_or_faulty = isinstance(error, ControllerSilentError | ControllerFaultError)
-                outcome = "did not complete" if silent_or_faulty else "rejected"
+                outcome = "did not complete" if isinstance(error, ControllerFailedError) else "rejected"
                 text = f"the controller {outcome} the event {event_text(event)}: {error}"
                 raise RunFailed(text, rule="event") from error
         controller = self._experiment.spec.controller

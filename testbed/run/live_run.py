@@ -22,7 +22,7 @@ from testbed.api.models import LinkHistory, NetworkStatus
 from testbed.api.requests import FAILED, NOT_HERE, WRONG, ApiProblem, Request
 from testbed.api.server import ApiServer, PortTaken, port_socket
 from testbed.api.subject import Subject
-from testbed.controller.client import ControllerClient, ControllerError, ControllerFaultError, ControllerSilentError
+from testbed.controller.client import ControllerClient, ControllerError, ControllerFailedError
 from testbed.controller.run_records import RunRecords
 from testbed.emulation.daemon import RUN_SOCKET, status
 from testbed.emulation.daemon.handlers import as_api_problem
@@ -151,7 +151,7 @@ class LiveRun(Subject):
         with as_api_problem(RunFailed):
             try:
                 return self._changes.do(request, "hand")
-            except (ControllerSilentError, ControllerFaultError) as error:
+            except ControllerFailedError as error:
                 raise ApiProblem(FAILED, str(error)) from error
             except ControllerError as error:
                 raise ApiProblem(WRONG, str(error)) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controller.client import ControllerClient, ControllerError, ControllerFaultError, ControllerSilentError
+from testbed.controller.client import ControllerClient, ControllerError, ControllerFailedError
 
 pytestmark = pytest.mark.local
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.local
 @pytest.mark.parametrize(
     ("said", "error", "named"),
     [
-        (b'{"answer": {"state": "run', ControllerSilentError, r"owner\.sock"),  # it is killed as it answers
-        (b'{"failed": "KeyError()"}', ControllerFaultError, "KeyError"),
+        (b'{"answer": {"state": "run', ControllerFailedError, r"owner\.sock"),  # it is killed as it answers
+        (b'{"failed": "KeyError()"}', ControllerFailedError, "KeyError"),
     ],
 )
 def test_a_controller_that_does_not_answer_differs_from_one_that_refuses(

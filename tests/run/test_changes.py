@@ -14,7 +14,7 @@ import yaml
 
 from testbed.api.requests import WRONG, AddWorker, ApiProblem, ForcePlan, ForcePolicy, RecordLaunch, Request, Stop
 from testbed.cli.tables import print_swap
-from testbed.controller.client import ControllerClient, ControllerError, ControllerFaultError, ControllerSilentError
+from testbed.controller.client import ControllerClient, ControllerError, ControllerFailedError
 from testbed.controller.model.spec import Newcomer
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.swap import NetworkSwap
@@ -236,8 +236,8 @@ def test_an_event_that_cannot_happen_ends_the_run_in_words(tmp_path: Path) -> No
     ("error", "rejected"),
     [
         (ControllerError("the run is done"), True),
-        (ControllerSilentError("timed out"), False),
-        (ControllerFaultError("KeyError()"), False),
+        (ControllerFailedError("timed out"), False),
+        (ControllerFailedError("KeyError()"), False),
     ],
 )
 def test_an_event_is_rejected_only_by_a_controller_that_refuses_it(
@@ -362,8 +362,8 @@ def test_a_run_that_takes_nobody_says_what_to_do_instead(
     ("error", "status"),
     [
         (ControllerError("there is no policy nets"), 422),
-        (ControllerSilentError("timed out"), 500),
-        (ControllerFaultError("KeyError()"), 500),
+        (ControllerFailedError("timed out"), 500),
+        (ControllerFailedError("KeyError()"), 500),
     ],
 )
 def test_a_request_is_not_wrong_where_the_controller_does_not_answer(
