@@ -277,18 +277,21 @@ def test_members_that_gossip_slow_down_where_a_link_does(tmp_path: Path, monkeyp
     assert took_s(falls) > 2 * took_s([])
 
 
+#: A slow member loses its links in the middle of a step, and its neighbours wait for it.
+CUT_OFF: dict[str, Any] = {
+    "train": {"model": "synthetic", "parameters": 1_500, "rounds": 4},
+    "compute": {"step_time": "100ms", "stragglers": {"a-w0": 50}},
+    "sync": {"strategy": "dpsgd", "round_timeout": "30s"},
+    "events": [{"round": 3, "down": pair} for pair in (["a", "b"], ["c", "a"])],
+}
+
+
 def test_members_that_wait_for_the_end_of_one_that_is_cut_off_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slow member has the models of its last step, and cannot say that the step is over."""
     monkeypatch.chdir(tmp_path)
-    experiment = load(
-        tmp_path,
-        train={"model": "synthetic", "parameters": 1_500, "rounds": 4},
-        compute={"step_time": "100ms", "stragglers": {"a-w0": 50}},
-        sync={"strategy": "dpsgd", "round_timeout": "30s"},
-        events=[{"round": 3, "down": pair} for pair in (["a", "b"], ["c", "a"])],
-    )
+    experiment = load(tmp_path, **CUT_OFF)
     with closing(RunDirectory("cut-off")) as directory, pytest.raises(RunFailed, match=r"80 s.*: b-w0, c-w0$"):
         train(experiment, directory, Display(Console(quiet=True)), gradients=False, until_s=500.0)
 
@@ -371,13 +374,7 @@ def test_a_simulation_whose_output_nobody_reads_any_longer_says_so(
 def test_a_simulation_that_fails_has_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The neighbours of a member without links wait for it until the timeout."""
     monkeypatch.chdir(tmp_path)
-    file = write(
-        tmp_path,
-        train={"model": "synthetic", "parameters": 1_500, "rounds": 4},
-        compute={"step_time": "100ms", "stragglers": {"a-w0": 50}},
-        sync={"strategy": "dpsgd", "round_timeout": "30s"},
-        events=[{"round": 3, "down": pair} for pair in (["a", "b"], ["c", "a"])],
-    )
+    file = write(tmp_path, **CUT_OFF)
     done = simulate(file, {}, False, write_report, Display(Console(file=io.StringIO())))
     assert (done.finished, done.page) == (False, done.directory / "report.html")
     assert (done.directory / "report.html").exists()
