@@ -237,8 +237,8 @@ class View:
             "knowledge": self.knowledge,
             "model_bytes": self.model_bytes,
             "members": [asdict(member) for member in self.members],
-            "links": links_to_json(self.links),
-            "routes": routes_to_json(self.routes),
+            "links": {name: asdict(link) for name, link in self.links.items()},
+            "routes": [[u, v, list(route)] for (u, v), route in self.routes.items()],
             "edges": [{"from": u, "to": v, **asdict(edge)} for (u, v), edge in self.edges.items()],
         }
 
@@ -253,9 +253,9 @@ class View:
                     given=value["version"],
                 )
             return cls(
-                members=members_from_json(value["members"]),
-                links=links_from_json(value["links"]),
-                routes=routes_from_json(value["routes"]),
+                members=_members_from_json(value["members"]),
+                links=_links_from_json(value["links"]),
+                routes=_routes_from_json(value["routes"]),
                 edges=dict(_edge_from_json(edge) for edge in value["edges"]),
                 model_bytes=int(value["model_bytes"]),
                 at_s=float(value["at_s"]),
@@ -278,13 +278,7 @@ def _reading(field: str, form: str) -> Iterator[None]:
         raise ViewError(f"{field}: each must have {form}: {error}", field=field) from error
 
 
-def links_to_json(links: Mapping[str, PhysicalLink]) -> dict[str, Any]:
-    """Return links as JSON: {name: {rate_bps, delay_s, up}}."""
-    return {name: asdict(link) for name, link in links.items()}
-
-
-def links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
-    """Return the links that `links_to_json` wrote. Raises ViewError if a link has other fields or types."""
+def _links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
     with _reading("links", "rate_bps, delay_s and up"):
         links = {name: PhysicalLink(**link) for name, link in value.items()}
     for name, link in links.items():
@@ -296,8 +290,7 @@ def links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
     return links
 
 
-def members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
-    """Return the members of a list of their fields. Raises ViewError if a member has other fields or types."""
+def _members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
     with _reading("members", "name, site, speed, uplink and downlink"):
         members = tuple(Member(**member) for member in value)
     for member in members:
@@ -311,13 +304,7 @@ def members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
     return members
 
 
-def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:
-    """Return the links that each pair's packets cross as [[from, to, [link, ...]], ...]: JSON has no pairs as keys."""
-    return [[source, target, list(route)] for (source, target), route in routes.items()]
-
-
-def routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
-    """Return the links that each pair's packets cross, from `routes_to_json`. ViewError if `value` has another form."""
+def _routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
     with _reading("routes", "the form [sender, receiver, [link, ...]]"):
         return {(source, target): tuple(map(str, route)) for source, target, route in value}
 
