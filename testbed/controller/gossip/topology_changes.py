@@ -20,7 +20,7 @@ from testbed.controller.gossip.iteration_log import IterationLog
 from testbed.controller.model.actions import Action, Actions, Contradiction, Tell
 from testbed.controller.model.clocks import Clocks
 from testbed.controller.model.spec import GossipGraph
-from testbed.planning.graphs import Graph, GraphError, make_graph
+from testbed.planning.graphs import Graph, GraphError, make_graph, weigh
 from testbed.protocol import AbortGraph, CommitGraph, Job, NodeConfiguration, PrepareGraph, PromiseGraph
 
 #: Iterations that a member may still do before the decision: the current one, and others while messages are under way.
@@ -199,12 +199,12 @@ class TopologyChanges:
         if self._in_force.backup > fewest:
             text = f"`backup` is {self._in_force.backup}, and a member of this graph has only {fewest} in-neighbours"
             raise GraphError(text, rule="backup", given=fewest)
-        self._in_force.weigh(graph)
+        weigh(graph, self._in_force.weights)
 
     def _configuration(self, member: str, graph: Graph) -> NodeConfiguration:
         sources, targets = graph.sources(member), graph.targets(member)
         partners = tuple(other for other in graph.members if other in {*sources, *targets})
-        weights = self._in_force.weigh(graph)[member]
+        weights = weigh(graph, self._in_force.weights)[member]
         before = NodeConfiguration.from_json(self._jobs[member].assignment)
         partners += tuple(before.rules.get("site", ()))
         return replace(before, sources=sources, targets=targets, weights=weights, partners=partners)

@@ -15,7 +15,7 @@ from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Pair, Policy, PolicyError, View
 from testbed.planning.fastest import with_site_groups
 from testbed.planning.gaps import gap_bounds
-from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, weigh
+from testbed.planning.graphs import Graph, GraphError, Weighing
 from testbed.plugins import policy_named
 from testbed.protocol import Job
 from testbed.schema import check_name
@@ -94,14 +94,6 @@ class GossipGraph(BaseModel):
     def nodes(self, members: tuple[str, ...]) -> tuple[str, ...]:
         """Return the members that are in the graph."""
         return tuple(member for member in members if member in self.leaders) if self.leaders else members
-
-    def weigh(self, graph: Graph) -> Weights:
-        """Return the weights by which each member of a graph averages.
-
-        Raises:
-            GraphError: This kind of weights does not suit the graph.
-        """
-        return weigh(graph, self.weights)
 
     def bounds(self, members: tuple[str, ...]) -> dict[Pair, float]:
         """Return the bound on the iteration gap of each pair (ahead, behind).

@@ -12,7 +12,7 @@ from testbed.controller.gossip.topology_changes import AHEAD, TopologyChanges
 from testbed.controller.model.actions import Actions, Contradiction, Tell
 from testbed.controller.model.spec import GossipGraph
 from testbed.planning.gaps import Violation
-from testbed.planning.graphs import GraphError, ring
+from testbed.planning.graphs import GraphError, ring, uniform
 from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph
 from testbed.simulation.event_queue import SimulatedClocks
 from tests.controller.gossip.test_iteration_log import entered
@@ -29,7 +29,7 @@ class Told:
     def __init__(self, survives: bool = True, backup: int = 0, fixed: bool = False) -> None:
         made = ring(MEMBERS)
         graph = GossipGraph(edges=tuple(sorted(made.edges)), survives=survives, backup=backup, max_ig=4, fixed=fixed)
-        weights = graph.weigh(made)
+        weights = uniform(made)
         self.sent: list[tuple[str, ControlMessage]] = []
         self.came: list[NodeConfiguration] = []
         jobs = {}
