@@ -204,10 +204,12 @@ def _addresses(record: Iterable[NDArray[Any]]) -> ctypes.Array[ctypes.c_void_p]:
 
 @cache
 def load() -> ctypes.CDLL:
-    """Return the functions of `events.c`, compiled first if needed. Raises CompilerError."""
+    """Return the functions of `events.c` and `arborescence.c`, compiled first if needed. Raises CompilerError."""
     functions = library("planning")
     size, address = ctypes.c_int64, ctypes.c_void_p
     functions.simulate.argtypes, functions.simulate.restype = [address] * 8, ctypes.c_bool
     functions.max_min.argtypes = [address, size, address, size, address, address, address]
     functions.max_min.restype = None
+    functions.contract.argtypes, functions.contract.restype = [size, address, address, address], ctypes.c_bool
+    functions.parents.argtypes, functions.parents.restype = [size, address, size, address], ctypes.c_bool
     return functions

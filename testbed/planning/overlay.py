@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
-from testbed.compiler import library
 from testbed.planning.constraints import Constraints, Floats, Ints
-from testbed.planning.events import starts
+from testbed.planning.events import load, starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +109,13 @@ class Arborescences:
         self._hierarchy = np.empty(8 * self._n, dtype=np.int64)  # `struct hierarchy`
         self.totals = np.empty(self._n)
         addresses = (array.ctypes.data for array in (finite, self._hierarchy, self.totals))
-        if not _contraction().contract(self._n, *addresses):
+        if not load().contract(self._n, *addresses):
             raise MemoryError(f"out of memory while contracting {self._n} nodes")
         self.totals[self.totals >= absent / 2] = np.inf
 
     def parents(self, root: int) -> list[int]:
         """Return each node's parent in the cheapest tree out of `root`; the root is its own parent. O(n)."""
         parents = np.empty(self._n, dtype=np.int64)
-        if not _contraction().parents(self._n, self._hierarchy.ctypes.data, root, parents.ctypes.data):
+        if not load().parents(self._n, self._hierarchy.ctypes.data, root, parents.ctypes.data):
             raise MemoryError(f"out of memory while expanding a tree of {self._n} nodes")
         return parents.tolist()
-
-
-@cache
-def _contraction() -> ctypes.CDLL:
-    """Return the functions of `arborescence.c`, compiled first if needed. Raises CompilerError."""
-    functions = library("planning")
-    size, address = ctypes.c_int64, ctypes.c_void_p
-    functions.contract.argtypes, functions.contract.restype = [size, address, address, address], ctypes.c_bool
-    functions.parents.argtypes, functions.parents.restype = [size, address, size, address], ctypes.c_bool
-    return functions
