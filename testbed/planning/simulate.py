@@ -144,18 +144,14 @@ class PlanRounds:
         self._trees = _cut(plan, model_bytes // ELEMENT_BYTES)
         self._chunks = list(chain.from_iterable(self._trees))
         self._hops = self._make_hops()
-        self._items = self._make_items()
+        #: The items that flows carry in a round.
+        self.items = self._make_items()
         self._auxiliary = self._make_auxiliary()
 
     @property
     def pairs(self) -> list[Pair]:
         """The (sender, receiver) of each flow; an auxiliary route has flows of its own beside the direct ones."""
         return [(source, target) for source, target, _ in self._hops]
-
-    @property
-    def items(self) -> Items:
-        """The items that flows carry in a round."""
-        return self._items
 
     def coded(self, parts: Mapping[tuple[str, str, bool], float]) -> PlanRounds:
         """Return these rounds with the bytes of each chunk reduced to the part that the codec of its edge sends.
@@ -166,7 +162,7 @@ class PlanRounds:
         """
         each = np.array([[parts.get((*pair, is_mean), 1.0) for is_mean in (False, True)] for pair in self.pairs])
         other = copy(self)
-        other._items = self._items._replace(size=self._items.size * each[self._items.flow, self._items.is_mean])
+        other.items = self.items._replace(size=self.items.size * each[self.items.flow, self.items.is_mean])
         return other
 
     def network(
@@ -209,7 +205,7 @@ class PlanRounds:
     ) -> events.Found:
         """Simulate rounds on a network, and on those that it becomes `later`; see `simulate` and `events.run`."""
         work = self._make_work(ready_s, compute_s or {})
-        return events.run(network, self._items, work, self._auxiliary, rounds, later, connections)
+        return events.run(network, self.items, work, self._auxiliary, rounds, later, connections)
 
     def edge_bytes(self, found: events.Found) -> dict[Pair, float]:
         """Return the bytes that each overlay edge carried."""
