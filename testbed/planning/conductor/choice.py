@@ -26,7 +26,7 @@ e^(s²/2-d) Φ(s - d/s) - Φ(-d/s).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import erf, exp, log
 from typing import Any
 
@@ -276,7 +276,7 @@ def _with_verdict(one: _Judged, chosen: _Judged, current: _Judged, flat: _Judged
         *(["too far from what was measured"] if one.candidate.steps > REACH * current.candidate.steps else []),
         *(["no faster than flat all-reduce"] if one is not flat and one.ahead <= flat.ahead else []),
     ]
-    return CandidateTerms(**{**asdict(one.terms), "verdict": ", ".join(words)})
+    return replace(one.terms, verdict=", ".join(words))
 
 
 def _normal(z: float) -> float:

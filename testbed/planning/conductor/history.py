@@ -28,7 +28,6 @@ class TrainedStretch:
     began: int
     ended: int
     losses: tuple[SeenLoss, ...] = ()
-    rounds: int = 0
     #: The fall of members' losses in their local steps, each at its own parameters; the sum over `judged` rounds.
     own: float = 0.0
     #: The fall of the loss at parameters that all held, in the same rounds.
@@ -90,7 +89,7 @@ class TrainedHistory:
             self._merges += 1
             apart = (stretch.apart or 0.0) + (apart - (stretch.apart or 0.0)) / self._merges
             stretch = replace(stretch, apart=apart)
-        self._stretches[-1] = replace(stretch, ended=steps, losses=losses, rounds=stretch.rounds + 1)
+        self._stretches[-1] = replace(stretch, ended=steps, losses=losses)
         self.steps = steps
 
     def _stretch(self, candidate: Candidate) -> TrainedStretch:

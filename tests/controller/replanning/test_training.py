@@ -105,7 +105,7 @@ def test_steps_count_for_the_plan_under_which_they_were_taken() -> None:
     monitor.round_over(reported(2, then, 2, 1, step_s), then)
     monitor.round_over(reported(3, then, 6, 4, step_s), then)
     one, other = monitor.question([], 1).stretches
-    assert (one.candidate.scheme, one.began, one.ended, one.rounds) == ("gradients", 0, 2, 2)
+    assert (one.candidate.scheme, one.began, one.ended) == ("gradients", 0, 2)
     assert (other.candidate.scheme, other.began, other.ended, other.apart) == ("local_sgd", 2, 6, 0.5)
     assert monitor.steps_left == 394
     assert monitor.compute_s(4) == pytest.approx(dict.fromkeys(plan.members, 0.4))
