@@ -71,6 +71,9 @@ class _Step(NamedTuple):
     byte_s: float
 
 
+#: An edge that a tree uses: the sender, the receiver, and the tree's index in its plan.
+TreeEdge = tuple[str, str, int]
+
 #: The steps of a tree in one direction, a parent's before those of its children.
 _Steps = list[_Step]
 
@@ -100,7 +103,9 @@ class CostModel:
         """Return the seconds in which the keys go up and then down (`keyed` above); 0 for a plan without keys."""
         if not any(tree.keys for tree in plan.trees):
             return 0.0
-        push, pull = (self._way_drain(plan, towards_root) for towards_root in (True, False))
+        ups = ((child, parent, i) for i, tree in enumerate(plan.trees) for child, parent in tree.reduce.items())
+        downs = ((parent, child, i) for i, tree in enumerate(plan.trees) for child, parent in tree.broadcast.items())
+        push, pull = (max(self.drains(plan, way).values(), default=0.0) for way in (ups, downs))
         seconds = 0.0
         for tree in plan.trees:
             before = 0.0
@@ -109,23 +114,14 @@ class CostModel:
                 before += key
         return seconds
 
-    def _way_drain(self, plan: Plan, towards_root: bool) -> float:
-        """Return the seconds that the busiest capacity needs for all partial sums (`towards_root`) or all means."""
-        loads: dict[str, float] = {}
-        for tree in plan.trees:
-            for child, parent in (tree.reduce if towards_root else tree.broadcast).items():
-                for name in self._limits.drawn[(child, parent) if towards_root else (parent, child)]:
-                    loads[name] = loads.get(name, 0.0) + tree.share * self._view.model_bytes
-        return max((8 * load / self._limits.goodput_bps[name] for name, load in loads.items()), default=0.0)
+    def drains(self, plan: Plan, edges: Iterable[TreeEdge] | None = None) -> dict[str, float]:
+        """Return the seconds that each capacity needs for its bytes of a round: see `loads`."""
+        return {name: 8 * load / self._limits.goodput_bps[name] for name, load in self.loads(plan, edges).items()}
 
-    def drains(self, plan: Plan) -> dict[str, float]:
-        """Return the seconds that each capacity needs for its bytes of a round of `plan`."""
-        return {name: 8 * load / self._limits.goodput_bps[name] for name, load in self.loads(plan).items()}
-
-    def loads(self, plan: Plan) -> dict[str, float]:
-        """Return the payload bytes of a round over each capacity that `plan` uses."""
+    def loads(self, plan: Plan, edges: Iterable[TreeEdge] | None = None) -> dict[str, float]:
+        """Return the payload bytes of a round over each capacity that `edges` of `plan` use, by default all edges."""
         loads: dict[str, float] = {}
-        for source, target, tree in plan.edges():
+        for source, target, tree in plan.edges() if edges is None else edges:
             slice_bytes = plan.trees[tree].share * self._view.model_bytes
             for name in self._limits.drawn[source, target]:
                 loads[name] = loads.get(name, 0.0) + slice_bytes
