@@ -44,10 +44,11 @@ class Records:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        torn = path.exists() and not _ends_with_newline(path)
-        self._file = path.open("ab", buffering=0)
-        if torn:
-            self._write(b"\n")
+        self._file = path.open("a+b", buffering=0)
+        if self._file.seek(0, os.SEEK_END):
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._write(b"\n")
 
     def append(self, record: Mapping[str, Any]) -> int:
         """Append a whole record, or nothing. Return the bytes of its line.
@@ -76,12 +77,6 @@ class Records:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Records:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
@@ -137,14 +132,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return value
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 def _parsed(text: str) -> Any:

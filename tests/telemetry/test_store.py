@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from testbed.telemetry.store import Records, read_json, read_records, write_json
 
 @pytest.mark.pure
 def test_records_come_back_in_order_and_are_there_before_the_file_is_closed(tmp_path: Path) -> None:
-    with Records(tmp_path / "deep/r.jsonl") as records:
+    with closing(Records(tmp_path / "deep/r.jsonl")) as records:
         for i in range(3):
             records.append({"i": i})
         assert [record["i"] for record in read_records(tmp_path / "deep/r.jsonl")] == [0, 1, 2]
@@ -28,14 +29,14 @@ def test_records_come_back_in_order_and_are_there_before_the_file_is_closed(tmp_
 def test_a_file_cut_anywhere_loses_at_most_its_last_record_and_can_be_continued(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "r.jsonl"
     path.unlink(missing_ok=True)
-    with Records(path) as records:
+    with closing(Records(path)) as records:
         for i in range(5):
             records.append({"i": i, "x": "y"})
     whole = path.read_bytes()
     path.write_bytes(whole[: max(len(whole) - cut, 0)])
     before = [record["i"] for record in read_records(path)]
     assert before == list(range(len(before))) and len(before) >= 5 - cut // 16 - 1
-    with Records(path) as records:
+    with closing(Records(path)) as records:
         records.append({"i": 99})
     assert [record["i"] for record in read_records(path)] == [*before, 99]
 
@@ -47,7 +48,7 @@ def test_no_file_has_no_records(tmp_path: Path) -> None:
 
 @pytest.mark.pure
 def test_what_json_cannot_hold_becomes_null(tmp_path: Path) -> None:
-    with Records(tmp_path / "r") as records:
+    with closing(Records(tmp_path / "r")) as records:
         records.append({"loss": float("nan"), "deep": [{"x": float("inf")}], "tuple": (1.5,)})
     assert list(read_records(tmp_path / "r")) == [{"loss": None, "deep": [{"x": None}], "tuple": [1.5]}]
 
@@ -67,13 +68,14 @@ def test_a_line_that_finds_no_room_leaves_none_of_itself(tmp_path: Path) -> None
         "import resource, signal, sys; from pathlib import Path; from testbed.telemetry.store import Records\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-        "with Records(Path(sys.argv[1])) as records:\n"
-        "    records.append({'i': 0})\n"
-        "    try:\n"
-        "        records.append({'i': 'x' * 200})\n"
-        "    except OSError as error:\n"
-        "        print(error)\n"
-        "    records.append({'i': 1})\n"
+        "records = Records(Path(sys.argv[1]))\n"
+        "records.append({'i': 0})\n"
+        "try:\n"
+        "    records.append({'i': 'x' * 200})\n"
+        "except OSError as error:\n"
+        "    print(error)\n"
+        "records.append({'i': 1})\n"
+        "records.close()\n"
     )
     path, root = tmp_path / "r.jsonl", Path(__file__).parents[2]
     done = subprocess.run(
