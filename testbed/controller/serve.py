@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,18 +73,12 @@ async def serve_attached(spec: ControllerSpec, endpoints: Endpoints, out: Path) 
     following.cancel()
 
 
-async def serve_trainings(
-    trainings: Iterable[tuple[ControllerSpec, Path]],
-    endpoints: Endpoints,
-    tell: Callable[[ControllerService, Path], None],
-    once: bool = False,
-) -> bool:
-    """Serve one training after the other until SIGTERM or SIGINT.
+async def serve_trainings(trainings: Iterable[tuple[ControllerSpec, Path]], endpoints: Endpoints, once: bool) -> bool:
+    """Serve one training after the other until SIGTERM or SIGINT, and print the outcome of each.
 
     Args:
         trainings: Each training's spec and directory.
         endpoints: Where to listen.
-        tell: Called when a training is over.
         once: Serve only the first training.
 
     Returns:
@@ -101,7 +95,9 @@ async def serve_trainings(
         await _serve(controller, endpoints, out, ended, until_over=True, keep_server=not once)
         if ended.is_set():
             break
-        tell(controller, out)
+        how = f"failed: {controller.failure}" if controller.state == "failed" else "is done"
+        more = "" if once else ". Members that come now begin the next one"
+        print(f"testbed-controller: the training in {out} {how}{more}", file=sys.stderr, flush=True)
         if once:
             return controller.state == "failed"
         before = controller

@@ -20,7 +20,6 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import count, permutations
 from pathlib import Path
 
@@ -34,7 +33,6 @@ from testbed.controller.model.spec import ControllerSpec, Elasticity, PlanningSp
 from testbed.controller.serve import Endpoints, serve_attached, serve_trainings
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.server.secret_file import own_secret, write_secret
-from testbed.controller.service import ControllerService
 from testbed.errors import BAD_INPUT, ending_of
 from testbed.plan import codec_bytes
 from testbed.planning import Edge, Member, View
@@ -79,7 +77,9 @@ def _run(args: argparse.Namespace) -> int:
                 None if args.no_tls or _is_loopback(host) else _certificates(args.secrets / "tls", names)
             )
             if tls is None:
-                write_tokens(args.secrets, Identities(names, secret))
+                identities = Identities(names, secret)
+                for name in names:
+                    write_secret(args.secrets / f"{name}.token", identities.token(name) + "\n")
                 _print_keys("nothing is encrypted", args.secrets / "controller.key", args.secrets, "{}.token", names)
             elif not args.tls:
                 _print_keys("all connections are encrypted", tls.parent / AUTHORITY_KEY, tls.parent, "{}", names)
@@ -94,8 +94,7 @@ def _run(args: argparse.Namespace) -> int:
             if args.attached is not None:
                 asyncio.run(serve_attached(spec, endpoints, args.out))
             else:
-                tell = partial(_print_outcome, not args.once)
-                failed = asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, tell, args.once))
+                failed = asyncio.run(serve_trainings(_trainings(args, names, secret), endpoints, args.once))
                 return 1 if failed else 0
     except PortTaken:
         print(f"testbed-controller: --http {args.http}: this port can't be used; choose another", file=sys.stderr)
@@ -172,13 +171,6 @@ def _is_over(out: Path, elastic: bool) -> bool:
     return not elastic and (out / "epochs.json").exists()  # the training began, and its controller was killed
 
 
-def _print_outcome(waits: bool, controller: ControllerService, out: Path) -> None:
-    """Print a training's outcome, where its records are, and with `waits` that another training may begin."""
-    how = f"failed: {controller.failure}" if controller.state == "failed" else "is done"
-    more = ". Members that come now begin the next one" if waits else ""
-    print(f"testbed-controller: the training in {out} {how}{more}", file=sys.stderr, flush=True)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="testbed-controller", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -247,12 +239,6 @@ def _secret(folder: Path, shared: str | None) -> str:
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return own_secret(folder / "controller.key")
-
-
-def write_tokens(folder: Path, identities: Identities) -> None:
-    """Write each member's token, for that member's machine alone, beside the key that it is derived from."""
-    for name in identities.members:
-        write_secret(folder / f"{name}.token", identities.token(name) + "\n")
 
 
 def _inherited(descriptor: int | None) -> socket.socket | None:
