@@ -70,7 +70,7 @@ async def enrol(
     await controller.server.listen_for(newcomer.name)
     controller.spec = spec
     coordinator.follow(spec)
-    controller.changes.announce()
+    controller.changes.set()
 
 
 def _coordinator_for_newcomers(controller: ControllerService) -> AllReduceCoordinator:

@@ -144,9 +144,10 @@ async def _serve(
 
 async def _announce(controller: ControllerService, api: ApiServer) -> None:
     """Announce each change of the controller's state to the API until the controller is closed."""
-    seen = 0
+    api.announce()
     while not controller.closed:
-        seen = await controller.changes.wait(seen)
+        await controller.changes.wait()
+        controller.changes.clear()
         api.announce()
 
 

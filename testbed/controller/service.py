@@ -45,30 +45,6 @@ log = logging.getLogger(__name__)
 FLUSH_S = 2.0
 
 
-class ChangeSignal:
-    """A counter of changes that any number of tasks can wait for."""
-
-    def __init__(self) -> None:
-        self._number = 1
-        self._changed = asyncio.Event()
-
-    def announce(self) -> None:
-        """Count a change, and wake all waiting tasks."""
-        self._number += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def wait(self, seen: int) -> int:
-        """Wait for a change since `seen`, and return the newest number.
-
-        Args:
-            seen: The number that this method returned before; 0 at first.
-        """
-        while self._number == seen:
-            await self._changed.wait()
-        return self._number
-
-
 def coordinator_of(spec: ControllerSpec, out: Path, clocks: Clocks) -> Coordinator:
     """Return the coordinator for a spec. `out` is the run's directory."""
     if spec.graph is not None:
@@ -101,7 +77,8 @@ class ControllerService(ControlledRun):
         most_report_bytes: int | None = None,
     ) -> None:
         super().__init__(spec, coordinator_of(spec, out, clocks))
-        self.changes = ChangeSignal()
+        #: Set at each change of the state. A task that waits for it clears it before it looks at the state.
+        self.changes = asyncio.Event()
         self.finished = asyncio.Event()
         self.closed = False
         self._out = out
@@ -150,7 +127,7 @@ class ControllerService(ControlledRun):
         if not keep_server:
             await self.server.close()
         self.closed = True
-        self.changes.announce()
+        self.changes.set()
         self.coordinator.close()
         self._reports.close()
 
@@ -188,7 +165,7 @@ class ControllerService(ControlledRun):
             if len(self.hellos) == len(self.spec.members) and self.state == "waiting":
                 self.state = "running"
                 self._carry_out(self.coordinator.begin(self.hellos))
-            self.changes.announce()
+            self.changes.set()
 
     def received(self, message: ControlMessage) -> None:
         """Pass a member's message to the coordinator. Raises Contradiction if it is impossible."""
@@ -271,7 +248,7 @@ class ControllerService(ControlledRun):
             case Background():
                 self._start(self._work(action))
             case Announce():
-                self.changes.announce()
+                self.changes.set()
             case Fail(reason):
                 self.fail(reason)
 
@@ -327,4 +304,4 @@ class ControllerService(ControlledRun):
         self.coordinator.end()
         self.write_final(self._out / "final.json")
         self.finished.set()
-        self.changes.announce()
+        self.changes.set()

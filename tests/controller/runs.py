@@ -71,11 +71,11 @@ def swaps_of(controller: ControllerService) -> list[Swap]:
 
 async def reaches(controller: ControllerService, condition: Callable[[], bool]) -> None:
     """Wait until a change of the controller makes the condition true. Raises AssertionError where the run fails."""
-    seen = 0
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             assert controller.state != "failed", controller.failure
-            seen = await controller.changes.wait(seen)
+            await controller.changes.wait()
+            controller.changes.clear()
 
 
 @asynccontextmanager
