@@ -100,8 +100,7 @@ def _reusable(packed: Packed, overlay: Overlay) -> list[DirectedTree]:
     if packed.overlay.members != overlay.members:
         return []
     carrying = [tree for tree, rate in zip(packed.trees, packed.rates_bps, strict=True) if rate > 0]
-    found = (overlay.tree_if_there(tree.root, tree.outward, tree.parents) for tree in carrying)
-    return [tree for tree in found if tree is not None]
+    return overlay.present_trees((tree.root, tree.outward, tree.parents) for tree in carrying)
 
 
 def least_period(view: View, compute_s: Mapping[str, float] | None = None, known: Bound | None = None) -> float:

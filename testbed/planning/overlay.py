@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,10 +63,9 @@ class Overlay:
         names = np.flatnonzero(uses)
         return DirectedTree(root, outward, tuple(parents), names, uses[names].astype(np.float64))
 
-    def tree_if_there(self, root: int, outward: bool, parents: Sequence[int]) -> DirectedTree | None:
-        """Return the tree of these parents, or None if the overlay lacks one of its edges."""
-        there = (self._edges(root, outward, parents) >= 0).all()
-        return self.directed_tree(root, outward, parents) if there else None
+    def present_trees(self, trees: Iterable[tuple[int, bool, Sequence[int]]]) -> list[DirectedTree]:
+        """Return those of the trees (root, outward, parents) whose edges are all in the overlay."""
+        return [self.directed_tree(*tree) for tree in trees if (self._edges(*tree) >= 0).all()]
 
     def _edges(self, root: int, outward: bool, parents: Sequence[int]) -> Ints:
         child = np.array([v for v in range(len(parents)) if v != root], dtype=np.int64)

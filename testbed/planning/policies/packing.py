@@ -75,9 +75,8 @@ def _reusable(overlay: Overlay, last: Plan | None) -> list[DirectedTree]:
     if last is None or last.members != overlay.members:
         return []
     number = {member: i for i, member in enumerate(overlay.members)}
-    known = []
-    for tree in last.trees:
-        for outward, of in ((False, tree.reduce), (True, tree.broadcast)):
-            parents = [number[of.get(member, member)] for member in overlay.members]
-            known.append(overlay.tree_if_there(number[tree.root], outward, parents))
-    return [tree for tree in known if tree is not None]
+    return overlay.present_trees(
+        (number[tree.root], outward, [number[of.get(member, member)] for member in overlay.members])
+        for tree in last.trees
+        for outward, of in ((False, tree.reduce), (True, tree.broadcast))
+    )
