@@ -10,15 +10,14 @@ The function `bound` is imported from `testbed.planning.bound`: its name is also
 
 from testbed.planning import policies  # noqa: F401 - importing the policies registers them
 from testbed.planning.bound import Bound, BoundError
-from testbed.planning.cost import Cost, CostModel, predict
+from testbed.planning.cost import CostModel, predict
 from testbed.planning.policy import Policy, PolicyError, make_policy, named_policies, policy_names
-from testbed.planning.simulate import Simulated, SimulationError, simulate
+from testbed.planning.simulate import SimulationError, simulate
 from testbed.planning.view import Edge, Member, Pair, PhysicalLink, View, ViewError
 
 __all__ = [
     "Bound",
     "BoundError",
-    "Cost",
     "CostModel",
     "Edge",
     "Member",
@@ -26,7 +25,6 @@ __all__ = [
     "PhysicalLink",
     "Policy",
     "PolicyError",
-    "Simulated",
     "SimulationError",
     "View",
     "ViewError",

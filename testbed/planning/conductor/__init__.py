@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from testbed.planning.conductor.candidate import Candidate, SchemeCatalog
-from testbed.planning.conductor.choice import SURELY, CandidateTerms, Situation, TrainingVerdict, choose
+from testbed.planning.conductor.choice import SURELY, Situation, TrainingVerdict, choose
 from testbed.planning.conductor.history import TrainedHistory, TrainedStretch
 from testbed.planning.conductor.progress import StepWorth, learn
 
 __all__ = [
     "SURELY",
     "Candidate",
-    "CandidateTerms",
     "SchemeCatalog",
     "Situation",
     "StepWorth",

@@ -8,8 +8,8 @@ minimises one cost J (`terms`, `schedule`).
 from __future__ import annotations
 
 from testbed.planning.policies.cpn.policy import Cpn
-from testbed.planning.policies.cpn.schedule import Prices, Schedule, schedule
-from testbed.planning.policies.cpn.search import Grouping, search
+from testbed.planning.policies.cpn.schedule import Prices, schedule
+from testbed.planning.policies.cpn.search import search
 from testbed.planning.policies.cpn.terms import Costs, Problem, Terms
 
-__all__ = ["Costs", "Cpn", "Grouping", "Prices", "Problem", "Schedule", "Terms", "schedule", "search"]
+__all__ = ["Costs", "Cpn", "Prices", "Problem", "Terms", "schedule", "search"]
