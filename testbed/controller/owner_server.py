@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,9 @@ from testbed.api.requests import Request, request_from_json
 from testbed.api.server import unix_socket
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.client import OWNER_REQUESTS, AddMember, ChangeNetwork, ReadRounds, ReadStatus
-from testbed.controller.model.spec import Newcomer
 from testbed.controller.service import ControllerService
 from testbed.errors import DetailedError
-from testbed.planning import Member, Pair, PhysicalLink, View
+from testbed.planning import Pair, View
 from testbed.telemetry.store import finite
 
 log = logging.getLogger(__name__)
@@ -40,46 +38,13 @@ class NotEnrolled(DetailedError, ValueError):
     """The run can't take the member. The text says why, and what to do instead."""
 
 
-async def enrol(
-    controller: ControllerService,
-    newcomer: Newcomer,
-    members: tuple[Member, ...],
-    links: Mapping[str, PhysicalLink],
-    routes: Mapping[Pair, tuple[str, ...]],
-) -> None:
+async def enrol(controller: ControllerService, request: AddMember) -> None:
     """Let a new member join from now on.
 
-    See `ControllerClient.add_member` for the arguments.
-
     Raises:
-        NotEnrolled: The run can't take the member.
+        NotEnrolled: The run can't take the member, or takes none now.
     """
-    coordinator = _coordinator_for_newcomers(controller)
-    if newcomer.name in coordinator.spec.members:
-        raise NotEnrolled(
-            f"{newcomer.name!r} is a member of this run already; use another name", rule="member", member=newcomer.name
-        )
-    known = coordinator.maker.options.view
-    try:
-        at_s = coordinator.clocks.unix()
-        view = View.of_network(members, links, routes, known.model_bytes, at_s, known.knowledge)
-        spec = coordinator.spec.with_member(newcomer, view)
-    except ValueError as error:  # pydantic's ValidationError, ViewError
-        raise NotEnrolled(str(error), rule="spec", member=newcomer.name) from error
-    coordinator.identities.add(newcomer.name)
-    await controller.server.listen_for(newcomer.name)
-    controller.spec = spec
-    coordinator.follow(spec)
-    controller.changes.set()
-
-
-def _coordinator_for_newcomers(controller: ControllerService) -> AllReduceCoordinator:
-    """Return the coordinator of a run that takes new members now.
-
-    Raises:
-        NotEnrolled: The run takes none.
-    """
-    coordinator = controller.coordinator
+    coordinator, name = controller.coordinator, request.newcomer.name
     if not isinstance(coordinator, AllReduceCoordinator):
         raise NotEnrolled(
             "a gossip run takes no new member: its graph is made at the start. Write the worker into the topology file",
@@ -96,7 +61,21 @@ def _coordinator_for_newcomers(controller: ControllerService) -> AllReduceCoordi
         raise NotEnrolled(
             f"the run is {controller.state}; a new member can join only while it is running", rule="not-running"
         )
-    return coordinator
+    if name in coordinator.spec.members:
+        raise NotEnrolled(f"{name!r} is a member of this run already; use another name", rule="member", member=name)
+    known, at_s = coordinator.maker.options.view, coordinator.clocks.unix()
+    try:
+        view = View.of_network(
+            request.members, request.links, _by_pair(request), known.model_bytes, at_s, known.knowledge
+        )
+        spec = coordinator.spec.with_member(request.newcomer, view)
+    except ValueError as error:  # pydantic's ValidationError, ViewError
+        raise NotEnrolled(str(error), rule="spec", member=name) from error
+    coordinator.identities.add(name)
+    await controller.server.listen_for(name)
+    controller.spec = spec
+    coordinator.follow(spec)
+    controller.changes.set()
 
 
 class OwnerServer:
@@ -150,7 +129,7 @@ async def _carry_out(controller: ControllerService, request: Request) -> Any:
         case ReadRounds(since=since):
             return finite(controller.coordinator.rounds(since))
         case AddMember():
-            await enrol(controller, request.newcomer, request.members, request.links, _by_pair(request))
+            await enrol(controller, request)
         case ChangeNetwork():
             controller.change_network(request.links, _by_pair(request))
         case _:

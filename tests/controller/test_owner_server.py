@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from testbed import sync
+from testbed.controller.client import AddMember
 from testbed.controller.model.spec import Elasticity, Newcomer
 from testbed.controller.owner_server import NotEnrolled, answer, enrol
 from testbed.controller.server.member_server import TcpEndpoint
@@ -61,7 +62,9 @@ def member(control: Path, name: str, value: float, means: dict[str, list[float]]
 
 
 async def enrolled(controller: ControllerService, name: str = NEW, view: View = WHOLE) -> None:
-    await enrol(controller, Newcomer(name=name, job=Job(ROUNDS)), view.members, view.links, view.routes)
+    routes = [(*pair, route) for pair, route in view.routes.items()]
+    newcomer = Newcomer(name=name, job=Job(ROUNDS))
+    await enrol(controller, AddMember(links=dict(view.links), routes=routes, newcomer=newcomer, members=view.members))
 
 
 async def test_a_member_more_is_known_to_all_others_by_a_key_of_its_own_and_counts(tmp_path: Path) -> None:
