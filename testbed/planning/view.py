@@ -189,7 +189,7 @@ class View:
     def edges_of_links(self) -> dict[Pair, Edge]:
         """Return the edges that follow from the links and routes, as if nothing had been measured."""
         return {
-            pair: Edge(self.path_rate(*pair), self.path_rtt(*pair))
+            pair: Edge(self.path_rate(*pair), self.path_delay(*pair) + self.path_delay(*reversed(pair)))
             for pair in self.routes
             if self.passable(*pair) and self.passable(*reversed(pair))
         }
@@ -206,10 +206,6 @@ class View:
     def path_delay(self, source: str, target: str) -> float:
         """Return the seconds one way along the route, queues empty."""
         return sum(self.links[name].delay_s for name in self.routes[source, target])
-
-    def path_rtt(self, source: str, target: str) -> float:
-        """Return the seconds of a round trip over the two routes, queues empty."""
-        return self.path_delay(source, target) + self.path_delay(target, source)
 
     def edge_delay(self, source: str, target: str) -> float:
         """Return the seconds one way over an edge: its route's delay, or half its round trip where it has no route."""
