@@ -201,10 +201,6 @@ class RoundLog:
         for older in [older for older in self._report_counts if older <= number]:
             del self._report_counts[older]
         done = ReportedRound(number, found)
-        self._note(done)
-        return done
-
-    def _note(self, done: ReportedRound) -> None:
         summary = done.summary()
         self.complete.append(summary)
         del self.complete[:-KEPT_ROUNDS]
@@ -214,7 +210,8 @@ class RoundLog:
         self._epoch_counts[summary.epoch] += 1
         if len(self._epoch_counts) > KEPT_ROUNDS:
             del self._epoch_counts[next(iter(self._epoch_counts))]
-        self._timings.append({member: (its.started_s, its.finished_s) for member, its in done.reports.items()})
+        self._timings.append({member: (its.started_s, its.finished_s) for member, its in found.items()})
+        return done
 
     def count_under(self, epoch: int) -> int:
         """Return the number of complete rounds under the plan of an epoch, one of the newest KEPT_ROUNDS."""
