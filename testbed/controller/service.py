@@ -175,17 +175,11 @@ class ControllerService(ControlledRun):
             self._carry_out(self.coordinator.receive(message))
             self._reports.add(message)
 
-    def died(self, member: str, why: str) -> None:
-        """Pass the end of a member's connection to the coordinator."""
-        log.warning("lost the connection to %s: %s", member, why)
-        with self._handling(f"the end of {member}, {why}"):
-            self._carry_out(self.coordinator.died(member, why))
-
-    def excluded(self, member: str, why: str) -> None:
-        """Tell the coordinator that a member is excluded: it sent an impossible message or does not read."""
-        log.warning("%s is excluded: %s", member, why)
-        with self._handling(f"the exclusion of {member}, {why}"):
-            self._carry_out(self.coordinator.died(member, why, for_good=True))
+    def died(self, member: str, why: str, for_good: bool) -> None:
+        """Pass the end of a member's connection, or its exclusion (`for_good`), to the coordinator."""
+        log.warning("%s is excluded: %s" if for_good else "lost the connection to %s: %s", member, why)
+        with self._handling(f"the {'exclusion' if for_good else 'end'} of {member}, {why}"):
+            self._carry_out(self.coordinator.died(member, why, for_good))
 
     def _rejoin(self, hello: Hello, rejoin: Rejoin) -> None:
         """Take back a reconnected member. For a restarted controller the run then counts as begun.

@@ -81,11 +81,11 @@ class MemberListener(Protocol):
             Contradiction: The message is impossible.
         """
 
-    def died(self, member: str, why: str) -> None:
-        """Handle the end of a member's connection before its Goodbye."""
+    def died(self, member: str, why: str, for_good: bool) -> None:
+        """Handle the end of a member's connection before its Goodbye.
 
-    def excluded(self, member: str, why: str) -> None:
-        """Handle the exclusion of a member that sent an impossible message or does not read."""
+        A member is excluded `for_good` if it sent an impossible message, or does not read.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,18 +370,17 @@ class MemberServer:
 
     async def _serve_member(self, member: str, connection: Connection) -> None:
         """Serve a member until its connection ends, and report the end unless the member has a newer connection."""
-        tell = self._listener.excluded
+        for_good = True
         try:
             why = await self._listen(member, connection)
-            if not connection.why:
-                tell = self._listener.died
+            for_good = bool(connection.why)
         except (ProtocolError, Contradiction) as error:
             why = str(error)
         except Exception as error:
             log.exception("internal error of the controller while it handled a message of %s", member)
             why = f"internal error of the controller while it handled a message: {error!r}; its log has the traceback"
         if why is not None and self._connections.get(member) is connection:
-            tell(member, brief(connection.why or why))
+            self._listener.died(member, brief(connection.why or why), for_good)
 
     async def _listen(self, member: str, connection: Connection) -> str | None:
         """Pass on a member's messages until its connection ends.
