@@ -41,18 +41,15 @@ def interruptible() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in NUMBERS}
     if before[signal.SIGHUP] is signal.SIG_IGN:
         del before[signal.SIGHUP]
-    interrupt = _Interrupt()
-    _restore(dict.fromkeys(before, interrupt))
+    _restore(dict.fromkeys(before, _Interrupt()))
+    after: Mapping[signal.Signals, Handler] = before
     try:
         yield
     except Interrupted:
-        _restore(dict.fromkeys(before, signal.SIG_IGN))
+        after = dict.fromkeys(before, signal.SIG_IGN)
         raise
-    except BaseException:
-        _restore(before)
-        raise
-    else:
-        _restore(before)
+    finally:
+        _restore(after)
 
 
 class _Interrupt:
