@@ -19,7 +19,6 @@ since such a link would treat a super-packet of 45 frames as one packet.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterable, Mapping
 from itertools import permutations
@@ -30,7 +29,7 @@ from testbed.emulation.links.links import Links, Observer
 from testbed.emulation.network import device
 from testbed.emulation.network.addressing import Addressing
 from testbed.emulation.network.names import Names
-from testbed.emulation.network.node import ContainerHost, Interface, Router, Veth
+from testbed.emulation.network.node import ContainerHost, Interface, Router, Veth, arrived_bytes
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.share import WHOLE, Share, lay_tunnel
 from testbed.emulation.network.swap import BeforeRoutes, NetworkSwap, SwapTransaction, pairs_of
@@ -208,13 +207,9 @@ class Network(Mininet):
 
         Any thread may call it, also during a swap.
         """
-        received: dict[str, dict[str, int]] = {}
-        for node in list(self.hosts):
-            if isinstance(node, Router):
-                with contextlib.suppress(FileNotFoundError):  # a swap is removing the site
-                    received[node.name.removesuffix("-r")] = node.received_bytes()
-        ends = (ends for pair in list(self.pairs) for ends in permutations(pair))
-        return {link_name(a, b): received[b][a] for a, b in ends if a in received.get(b, {})}
+        routers = (node for node in list(self.hosts) if isinstance(node, Router))
+        links = (link_name(a, b) for pair in list(self.pairs) for a, b in permutations(pair))
+        return arrived_bytes({node.name.removesuffix("-r"): node.holder.pid for node in routers}, links)
 
     # Changing -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import errno
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
@@ -26,6 +27,7 @@ from testbed.emulation.network.namespace import Namespace, held_by, inside_of, o
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.network.switch import Switch
 from testbed.emulation.process import ProcessIdentity
+from testbed.link import link_ends
 
 T = TypeVar("T")
 
@@ -58,9 +60,17 @@ def received(pid: int) -> dict[str, tuple[int, int]]:
     return {name: (int(counters[0]), int(counters[1])) for name, counters in rows}
 
 
-def received_bytes(pid: int) -> dict[str, int]:
-    """Return the bytes of `received`."""
-    return {name: size for name, (size, _) in received(pid).items()}
+def arrived_bytes(routers: Mapping[str, int], links: Iterable[str]) -> dict[str, int]:
+    """Return, for each link, the bytes that the kernel counted at its end.
+
+    `routers` has the process or thread that holds the namespace of each site's router; one that has ended is left out.
+    """
+    counted: dict[str, dict[str, tuple[int, int]]] = {}
+    for site, pid in routers.items():
+        with suppress(FileNotFoundError):  # a swap has removed the site
+            counted[site] = received(pid)
+    ends = ((link, *link_ends(link)) for link in links)
+    return {link: counted[b][a][0] for link, a, b in ends if a in counted.get(b, {})}
 
 
 def mac_of(address: IPv4Interface) -> str:
@@ -118,7 +128,7 @@ class NamespaceNode(Node):
         A super-packet counts once, without the headers that each of its segments would have on a wire: 4 % less than
         the wire for full-size segments.
         """
-        return received_bytes(self.holder.pid)
+        return {name: size for name, (size, _) in received(self.holder.pid).items()}
 
     def unroutable_packets(self) -> int:
         """Return the number of packets without a route, both own and forwarded ones.

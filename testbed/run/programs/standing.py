@@ -21,7 +21,6 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import images_of
 from testbed.emulation.daemon import client
 from testbed.emulation.links.probe import LinkFidelity
-from testbed.link import link_ends
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
 from testbed.run.guards import UndoStack
@@ -167,15 +166,10 @@ class Recorder:
 
 def arrived(status: Mapping[str, Any]) -> dict[str, int]:
     """Return the bytes that the kernel counted at the end of each link, of a network with this status."""
-    from testbed.emulation.network.node import received_bytes  # needs Mininet
+    from testbed.emulation.network.node import arrived_bytes  # needs Mininet
 
-    received = {}
-    for host in status["hosts"].values():
-        if host["kind"] == "router":
-            with suppress(FileNotFoundError):  # a swap has removed the site since
-                received[host["site"]] = received_bytes(host["pid"])
-    ends = ((link, *link_ends(link)) for link in status["links"])
-    return {link: received[b][a] for link, a, b in ends if a in received.get(b, {})}
+    routers = {host["site"]: host["pid"] for host in status["hosts"].values() if host["kind"] == "router"}
+    return arrived_bytes(routers, status["links"])
 
 
 class StandingRun(Execution):
