@@ -26,7 +26,7 @@ from testbed.emulation.containers.engine import proven_process
 from testbed.emulation.containers.fleet import FILES, container_name
 from testbed.emulation.containers.limits import ended_for_memory, written_size
 from testbed.emulation.network.names import Names, without_proxies
-from testbed.emulation.network.namespace import inside_of
+from testbed.emulation.network.namespace import inside
 from testbed.emulation.process import ProcessIdentity, how_it_ended, now_ticks, signal_in_words
 from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.hints import NO_FILES, ContainerFiles, host_hints, line_end_hints
@@ -109,7 +109,7 @@ class HostStarter:
         command = self._commands[rank.worker]
         environment = {**without_proxies(os.environ), **rank.environment, **self._labels}
         try:
-            return inside_of(self._holders[rank.worker], lambda: self._started(rank.worker, command, environment))
+            return inside(self._holders[rank.worker], lambda: self._started(rank.worker, command, environment))
         except ProcessLookupError:
             raise LaunchFailed(f"{rank.worker} has ended; take the network down and up again") from None
         except OSError as error:

@@ -118,7 +118,7 @@ def test_a_machine_that_starts_no_process_is_no_fault_of_the_command(
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number), "train")
 
-    monkeypatch.setattr("testbed.launch.program.inside_of", refuse)
+    monkeypatch.setattr("testbed.launch.program.inside", refuse)
     holder = ProcessIdentity(1, 1)
     starter = HostStarter("net", "launch", {"oslo-w0": ["train"]}, {"oslo-w0": holder})
     with pytest.raises(kind):

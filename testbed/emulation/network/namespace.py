@@ -84,25 +84,21 @@ def held_by(pid: int) -> bool:
     return Path(f"/proc/{pid}/ns/net").exists()
 
 
-def inside(netns: Path, make: Callable[[], T]) -> T:
-    """Call `make` in a namespace and return its result. A thread of its own enters the namespace.
+def inside(netns: Path | ProcessIdentity, make: Callable[[], T]) -> T:
+    """Call `make` in the namespace of a file, or of the process or thread that holds it, and return its result.
+
+    A thread of its own enters the namespace.
 
     Raises:
-        OSError: The namespace is gone, or may not be entered. Errors of `make` are raised too.
+        OSError: The namespace is gone, or may not be entered; ProcessLookupError if its holder has ended. Errors of
+            `make` are raised too.
     """
 
     def enter_and_make() -> T:
-        _enter(netns)
-        return make()
-
-    return in_own_thread(enter_and_make)
-
-
-def inside_of(holder: ProcessIdentity, make: Callable[[], T]) -> T:
-    """Call `make` in the namespace that a process or thread holds. Raises ProcessLookupError if it has ended."""
-
-    def enter_and_make() -> T:
-        enter(holder)
+        if isinstance(netns, Path):
+            _enter(netns)
+        else:
+            enter(netns)
         return make()
 
     return in_own_thread(enter_and_make)

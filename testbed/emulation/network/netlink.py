@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from testbed.emulation.network.namespace import inside, inside_of
+from testbed.emulation.network.namespace import inside
 from testbed.emulation.process import ProcessIdentity
 
 CREATE, EXCLUSIVE, REPLACE = 0x400, 0x200, 0x100
@@ -65,7 +65,7 @@ class Netlink:
     """
 
     def __init__(self, netns: Path | ProcessIdentity) -> None:
-        self._socket = inside(netns, _routing_socket) if isinstance(netns, Path) else inside_of(netns, _routing_socket)
+        self._socket = inside(netns, _routing_socket)
         self._sequence = count(1)
         self._lock = threading.Lock()
 

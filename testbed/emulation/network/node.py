@@ -23,7 +23,7 @@ from testbed.emulation import label
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.network import device
 from testbed.emulation.network.names import Names
-from testbed.emulation.network.namespace import Namespace, held_by, inside_of, opened
+from testbed.emulation.network.namespace import Namespace, held_by, inside, opened
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.network.switch import Switch
 from testbed.emulation.process import ProcessIdentity
@@ -103,7 +103,7 @@ class NamespaceNode(Node):
 
     def inside(self, make: Callable[[], T]) -> T:
         """Call `make` in the namespace and return its result. Raises ProcessLookupError if the holder has ended."""
-        return inside_of(self.holder, make)
+        return inside(self.holder, make)
 
     @property
     def netlink(self) -> Netlink:
