@@ -106,16 +106,6 @@ def htb_class(
     return NetlinkRequest(_RTM_NEWTCLASS, CREATE if create else 0, body)
 
 
-def tbf(index: int, own: int, rate_bps: float, burst_bytes: int, limit_bytes: int) -> NetlinkRequest:
-    """Return the request for a token bucket at the root of an interface; one that is there is changed in place."""
-    rate = int(rate_bps / 8)
-    parms = _rate(rate) + _rate(0) + struct.pack("=3I", limit_bytes, 0, 0)
-    options = attribute(_TBF_PARMS, parms) + attribute(_TBF_BURST, struct.pack("=I", burst_bytes))
-    if rate > _MAX_U32:
-        options += attribute(_TBF_RATE64, struct.pack("=Q", rate))
-    return _qdisc("tbf", index, own, ROOT, options, create=True)
-
-
 def limit_rate(interface: int, rate_bps: float) -> NetlinkRequest:
     """Limit the rate of a worker's own interface (by index), like a network card; change an earlier limit in place.
 
@@ -127,8 +117,13 @@ def limit_rate(interface: int, rate_bps: float) -> NetlinkRequest:
     A super-packet that is longer than the bucket is split into single frames, each of which then costs every hop as
     much as the whole super-packet would: a bucket of 64 KiB split all of them at rates from 500 Mbit/s on.
     """
+    rate = int(rate_bps / 8)
     limit = SUPER_PACKET_BYTES + max(int(rate_bps / 8 * QUEUE_S), 2 * SUPER_PACKET_BYTES)
-    return tbf(interface, handle(1), rate_bps, SUPER_PACKET_BYTES, limit)
+    parms = _rate(rate) + _rate(0) + struct.pack("=3I", limit, 0, 0)
+    options = attribute(_TBF_PARMS, parms) + attribute(_TBF_BURST, struct.pack("=I", SUPER_PACKET_BYTES))
+    if rate > _MAX_U32:
+        options += attribute(_TBF_RATE64, struct.pack("=Q", rate))
+    return _qdisc("tbf", interface, handle(1), ROOT, options, create=True)
 
 
 def _rate(bytes_per_second: int) -> bytes:
