@@ -101,24 +101,9 @@ def metrics(network: NetworkStatus, run: Mapping[str, Any] | None = None) -> byt
     return metrics(run or None, network.model_dump())
 
 
-def state_values(state: LinkState) -> dict[str, Any]:
-    """Return a state for JSON. `queue_bytes` is the queue's size at this rate and delay."""
-    return {
-        "rate_bps": state.rate_bps,
-        "delay_s": state.delay_s,
-        "jitter_s": state.jitter_s,
-        "loss": state.loss,
-        "bursts": asdict(state.bursts) if state.bursts else None,
-        "reorder": state.reorder,
-        "up": state.up,
-        "queue_bytes": state.queue_bytes,
-        "discipline": state.queue.discipline_record(),
-    }
-
-
 def tag_of(requested: RequestedState) -> str:
     """Return the tag of a link's requested state. Traces do not change it."""
-    value = [_declared(requested), requested.link.trace is not None, _changed(requested), requested.up]
+    value = [_values(requested.link.state), requested.link.trace is not None, _changed(requested), requested.up]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:TAG_DIGITS]
 
 
@@ -127,17 +112,21 @@ def _link(name: str, state: LinkState, requested: RequestedState) -> dict[str, A
     return {
         "source": source,
         "target": target,
-        **state_values(state),
+        **_values(state),
+        "bursts": asdict(state.bursts) if state.bursts else None,
+        "reorder": state.reorder,
+        "up": state.up,
+        "queue_bytes": state.queue_bytes,  # its size at this rate and delay
+        "discipline": state.queue.discipline_record(),
         "replayed": requested.link.trace is not None,
-        "declared": _declared(requested),
+        "declared": _values(requested.link.state),
         "declared_traffic": requested.link.traffic_record(),
         "changed": _changed(requested),
         "tag": tag_of(requested),
     }
 
 
-def _declared(requested: RequestedState) -> dict[str, float | None]:
-    state = requested.link.state
+def _values(state: LinkState) -> dict[str, float | None]:
     return {"rate_bps": state.rate_bps, "delay_s": state.delay_s, "jitter_s": state.jitter_s, "loss": state.loss}
 
 
