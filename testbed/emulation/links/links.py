@@ -177,8 +177,7 @@ class Links:
         with self._lock, self._undone_if_refused():
             names = list(names)
             for name in names:
-                if name not in self._links:
-                    raise KeyError(f"no link {name} is up; links: {', '.join(sorted(self._links))}")
+                self._check(name)
             (self._down.difference_update if up else self._down.update)([*names, *elsewhere])
             self._collect()
             self._apply(names)
