@@ -562,7 +562,6 @@ def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
                     entry.size = path.stat().st_size
                     with path.open("rb") as content:
                         archive.addfile(entry, content)
-        file.seek(0)
         yield file
 
 
