@@ -64,11 +64,6 @@ void expect(struct link *l, const struct change *c)
     l->changes[l->changes_end++] = *c;
 }
 
-void forget_changes(struct link *l)
-{
-    l->change = l->changes_end = 0;
-}
-
 /* Drop the link's unreported changes: its number may be another link's before the parent asks for them. */
 void forget_link(const struct link *l)
 {

@@ -264,7 +264,7 @@ static bool forget(struct link *l, const char *rest)
 {
     if (!ends(rest))
         return false;
-    forget_changes(l);
+    l->change = l->changes_end;
     return true;
 }
 

@@ -171,7 +171,6 @@ bool refuses(struct link *l);
 /* change.c: future states, put in force at their moments. */
 void enforce(struct link *l, const struct state *s);
 void expect(struct link *l, const struct change *c);
-void forget_changes(struct link *l);
 void forget_link(const struct link *l);
 double next_change(const struct link *l);
 void change_due(struct link *l, double now);
