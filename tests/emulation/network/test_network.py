@@ -22,6 +22,7 @@ from testbed.emulation.links.links import Links
 from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.network.network import Network
+from testbed.emulation.network.node import received
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.share import WHOLE
 from testbed.emulation.network.wiring import needs_single_frames, send_single_frames
@@ -295,20 +296,13 @@ def connection(wan: Wan, source: str, target: str) -> Iterator[Callable[[bytes],
 def super_packets(wan: Wan, source: str, target: str) -> bool:
     """Return whether some packets of a worker's TCP connection reach its router as super-packets of several frames."""
     router = wan.network.router(source.partition("-")[0])
-    counters = Path(f"/proc/{router.pid}/net/dev")
-
-    def received() -> tuple[int, int]:
-        line = next(line for line in counters.read_text().splitlines() if line.strip().startswith("w0:"))
-        size, packets, *_ = line.split()[1:]
-        return int(size), int(packets)
-
     server = wan.network.container(target).popen(["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL)
     while "5201" not in wan.run(target, "ss", "-Hltn"):
         pass
-    before = received()
+    before = received(router.pid)["w0"]
     wan.run(source, "iperf3", "-c", wan.address(target), "-n", "2M")
     server.wait()
-    size, packets = (b - a for a, b in zip(before, received(), strict=True))
+    size, packets = (b - a for a, b in zip(before, received(router.pid)["w0"], strict=True))
     assert size > 100_000
     features = wan.run(source, "ethtool", "-k", "eth0")
     ways = "tcp-segmentation-offload|generic-segmentation-offload|tx-udp-segmentation"
