@@ -198,9 +198,7 @@ def processes(wanted: str | None = None, label: str | None = None) -> Iterator[t
     pids = _others()
     marks = _marks(pids)
     for pid in pids:
-        carried = _carried(pid, label)
-        if carried is None:
-            carried = _marked(marks.get(pid, ()), wanted, label)
+        carried = _carried(pid, label) or _marked(marks.get(pid, ()), wanted, label)
         if carried is not None and wanted in (None, carried):
             yield pid, carried
 

@@ -63,6 +63,16 @@ def test_what_is_started_inside_is_labelled_and_ended_by_its_label() -> None:
 
 
 @pytest.mark.local
+def test_an_empty_label_is_that_of_no_network() -> None:
+    with subprocess.Popen(["sleep", "600"], env={label.ENVIRONMENT: ""}) as program:
+        try:
+            until(lambda: not label.is_loading(program.pid))
+            assert list(label.processes()) == []
+        finally:
+            program.kill()
+
+
+@pytest.mark.local
 def test_a_process_that_starts_others_meanwhile_is_ended_with_them() -> None:
     program = "import subprocess, time\nwhile True:\n    subprocess.Popen(['sleep', '60'])\n    time.sleep(0.02)"
     with label.labelled("busy"):
