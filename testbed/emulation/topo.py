@@ -35,7 +35,7 @@ from testbed.emulation.network.wiring import (
     set_route,
     set_up_router,
 )
-from testbed.emulation.shaping import Shaper, open_shaper
+from testbed.emulation.shaping import open_shaper
 from testbed.link import LinkState, link_name
 from testbed.spec.topology import Lan, SwitchName, Topology, Worker
 
@@ -104,15 +104,13 @@ class _Shaping:
     """The shaper of a Topo's links, opened with the first link and closed with the last."""
 
     def __init__(self) -> None:
-        self._shaper: Shaper | None = None
         self._wiring: Wiring | None = None
         self._links: set[str] = set()
 
     def wiring(self, *links: str) -> Wiring:
         """Return the wiring to which these links are added."""
-        if self._shaper is None or self._wiring is None:
-            self._shaper = open_shaper()
-            self._wiring = Wiring(self._shaper)
+        if self._wiring is None:
+            self._wiring = Wiring(open_shaper())
         self._links.update(links)
         return self._wiring
 
@@ -123,13 +121,13 @@ class _Shaping:
 
     def close(self, *links: str) -> None:
         self._links.difference_update(links)
-        if self._shaper is None:
+        if self._wiring is None:
             return
         for link in links:
-            self._shaper.detach(link)
+            self._wiring.shaper.detach(link)
         if not self._links:
-            self._shaper.close()
-            self._shaper = self._wiring = None
+            self._wiring.shaper.close()
+            self._wiring = None
 
 
 class _TopoRouter(Router):

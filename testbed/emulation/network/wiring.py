@@ -98,7 +98,7 @@ class Wiring:
 
     def __init__(self, shaper: Shaper, mtu: int = ETHERNET_MTU) -> None:
         """Begin to lay wires whose interfaces have this MTU."""
-        self._shaper = shaper
+        self.shaper = shaper
         self._mtu = mtu
         self._ports: dict[Port, LinkState] = {}
         self._finish: list[Callable[[], None]] = []
@@ -161,7 +161,7 @@ class Wiring:
     def bring_up(self) -> None:
         """Shape every wire that was laid, then let packets pass. If ShapingError is raised, all stay down."""
         if self._ports:
-            self._shaper.attach(self._ports)
+            self.shaper.attach(self._ports)
         for finish in self._finish:
             finish()
         self._ports, self._finish = {}, []
