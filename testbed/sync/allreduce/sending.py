@@ -30,11 +30,11 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from testbed.plan import Group, Tree
+from testbed.plan import Group, Tree, depth
 from testbed.sync.allreduce.chunk import Part
 from testbed.sync.allreduce.chunk_codec import ChunkHeader, ChunkHeaderFormat, Encoded, Kind
 from testbed.sync.allreduce.role import Chunk, Layout
@@ -141,16 +141,8 @@ class SendPacing:
 
 def _lead(tree: Tree, chunks: int) -> float:
     """Return the allowed lead of the partial sums of a tree with `chunks` chunks, as a part of its slice."""
-    hops = sum(max((len(_path(member, of)) for member in of), default=0) for of in (tree.reduce, tree.broadcast))
+    hops = sum(max((depth(member, of) for member in of), default=0) for of in (tree.reduce, tree.broadcast))
     return max(AHEAD, CHUNKS_A_HOP * hops / max(chunks, 1))
-
-
-def _path(member: str, parents: Mapping[str, str]) -> list[str]:
-    path = []
-    while member in parents:
-        member = parents[member]
-        path.append(member)
-    return path
 
 
 class OutgoingFrames:
