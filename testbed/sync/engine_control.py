@@ -51,8 +51,9 @@ class EngineControl:
         match message:
             case Prepare():
                 self._prepare(message)
-            case Confirm():
-                self._confirm(message.epoch)
+            case Confirm(epoch):
+                if (commit := engine.current.swaps.confirm(epoch)) is not None:
+                    self._run_beside(f"commit {epoch}", commit)
             case Probe() if message.peer in engine.current.members and message.peer != self._member:
                 engine.current.outbox.probe(message)
             case Abort() if isinstance(engine, ElasticGroup):
@@ -76,11 +77,6 @@ class EngineControl:
             self._refuse(epoch, error)
             return
         self._run_beside(f"hold {plan.epoch}", partial(self._hold, plan.epoch, hold))
-
-    def _confirm(self, epoch: int) -> None:
-        """Put a plan in force that all members hold."""
-        if (commit := self._engine.current.swaps.confirm(epoch)) is not None:
-            self._run_beside(f"commit {epoch}", commit)
 
     def _run_beside(self, name: str, work: Callable[[], None]) -> None:
         """Run work that waits for other members on a thread of its own, so that it does not delay messages."""
