@@ -167,7 +167,7 @@ class ElasticGroup:
             A function that connects to the plan's next hops and holds it.
         """
         if plan.members == self.current.members or not roster:
-            return self.current.prepare(plan)
+            return self.current.prepare(plan, roster, source)
         return partial(self._prepare_generation, plan, roster, source)
 
     def _prepare_generation(self, plan: Plan, roster: Roster, source: str) -> None:

@@ -26,7 +26,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch.profiler import record_function
@@ -47,8 +46,6 @@ from testbed.sync.transport import Greeting, Outbox, TransportSettings, sockets
 
 #: The address at which each member listens.
 Roster = Mapping[str, tuple[str, int]]
-
-NOBODY: Roster = MappingProxyType({})
 
 
 class AllReduceGroup:
@@ -140,7 +137,7 @@ class AllReduceGroup:
             self._rounds.restart(after_round)
         self._progress.started.set()
 
-    def prepare(self, plan: Plan, roster: Roster = NOBODY, source: str = "") -> Callable[[], None]:
+    def prepare(self, plan: Plan, roster: Roster, source: str) -> Callable[[], None]:
         """Keep a plan beside the one in force.
 
         Args:
