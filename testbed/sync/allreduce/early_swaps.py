@@ -54,9 +54,9 @@ class SwapAgreement:
         self._commits: dict[int, int] = {}
 
     @property
-    def open(self) -> tuple[int, ...]:
-        """The epochs that this member has promised, and whose decision it waits for."""
-        return tuple(sorted(self._promises))
+    def pending(self) -> str:
+        """The decisions that this member's next round waits for, in words; empty if there are none."""
+        return ", ".join(f"the commit decision on the plan of epoch {epoch}" for epoch in sorted(self._promises))
 
     def promise(self, epoch: int, begun: int) -> int:
         """Promise to begin no round after `begun`, the newest one, before the decision on `epoch`. Returns `begun`.
@@ -205,8 +205,8 @@ MOST_OPENING = 32
 class EarlySwaps:
     """A member's part in early commits: it promises, and as the root of a plan it commits.
 
-    `connect` reaches another member. Callers of `follow`, `pending` and the agreement hold the lock of `progress`; any
-    thread may call the other methods.
+    `connect` reaches another member. Callers of `follow` and the agreement hold the lock of `progress`; any thread may
+    call the other methods.
     """
 
     def __init__(
@@ -235,10 +235,6 @@ class EarlySwaps:
         if self._rounds.number == self._rounds.finished:
             self._plans.advance(self.agreement.epoch(self._rounds.number + 1, self._plans.agreed))
             self.agreement.forget(self._plans.agreed)
-
-    def pending(self) -> str:
-        """Return the decisions that this member's next round waits for, in words; empty if there are none."""
-        return ", ".join(f"the commit decision on the plan of epoch {epoch}" for epoch in self.agreement.open)
 
     # -- as any member -------------------------------------------------------------------------------------------------
 
@@ -301,13 +297,10 @@ class EarlySwaps:
             else:
                 self.abort(epoch)
         except (OSError, SyncError) as error:
-            self._lose(epoch, str(error))
+            with self._progress.changed:
+                self.agreement.lose(epoch, str(error))
+                self._progress.changed.notify_all()
             raise
-
-    def _lose(self, epoch: int, why: str) -> None:
-        with self._progress.changed:
-            self.agreement.lose(epoch, why)
-            self._progress.changed.notify_all()
 
     # -- as the root of a plan -----------------------------------------------------------------------------------------
 

@@ -275,7 +275,7 @@ class AllReduceGroup:
                 if plan is not None and self.swaps.agreement.epoch(number, plan.epoch) == plan.epoch:
                     return plan.epoch
             if (left := deadline - time.monotonic()) <= 0:
-                if decisions := self.swaps.pending():
+                if decisions := self.swaps.agreement.pending:
                     raise SyncError(f"round {number}: timed out, waiting for {decisions}", rule="timeout", round=number)
                 assert rounds.current is not None
                 raise _out_of_time(rounds.current)
