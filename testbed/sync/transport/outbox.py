@@ -95,9 +95,6 @@ def _path(route: Route) -> tuple[str, ...]:
 #: Queued frames that keep a connection busy: the next frame, while one is being sent.
 AT_HAND = 1
 
-#: Forwarded frames go in the order in which they came.
-_FORWARDED: Priority = (0,)
-
 
 class Outbox:
     """The senders of one member. Any thread may call.
@@ -213,7 +210,7 @@ class Outbox:
         route = self._table(frame).route(peer, frame)
         onward = self._sender(next_hop(route, frame.left))
         # A copy: when the queue is closed this returns before the frame has left, and the payload is only lent.
-        onward.queue.pass_on(_FORWARDED, frame._replace(left=frame.left - 1), memoryview(bytearray(payload)))
+        onward.queue.pass_on(frame._replace(left=frame.left - 1), memoryview(bytearray(payload)))
 
     def samples(self) -> tuple[PeerSample, ...]:
         """Return the measurements of the path to each peer since the last call."""

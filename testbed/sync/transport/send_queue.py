@@ -165,8 +165,8 @@ class SendQueue:
                 return None
             return self._pop() if self._heap[0].table == table else None
 
-    def pass_on(self, priority: Priority, frame: Frame, payload: memoryview) -> None:
-        """Queue a frame, and wait until it was sent or the queue is closed."""
+    def pass_on(self, frame: Frame, payload: memoryview) -> None:
+        """Queue a frame of another member after earlier ones, and wait until it was sent or the queue is closed."""
         passed = threading.Event()
 
         def sent() -> None:
@@ -174,7 +174,7 @@ class SendQueue:
                 passed.set()
                 self._passed.notify_all()
 
-        self.put(priority, frame, payload, sent)
+        self.put((0,), frame, payload, sent)
         with self._passed:
             self._passed.wait_for(lambda: passed.is_set() or self._closed)
 
