@@ -188,11 +188,11 @@ class Session(ControlledMember, StrategyMethods):
             ValueError: The tensor, the weight or the residual is not of the kind above.
         """
         _check(tensor, weight, residual)
+        made = self._pinned.made(tensor) if tensor.is_cuda else None
         if async_op or self._executor.busy:
-            made = self._made(tensor)
             work = self._executor.begin(lambda: self._begin(tensor, weight, residual, made, overlaps=True))
             return work if async_op else work.wait()
-        return self._begin(tensor, weight, residual, self._made(tensor))()
+        return self._begin(tensor, weight, residual, made)()
 
     def allreduce_later(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None
@@ -208,10 +208,6 @@ class Session(ControlledMember, StrategyMethods):
 
         return hook_of(self)
 
-    def _made(self, tensor: torch.Tensor) -> torch.cuda.Event | None:
-        """Return the event after which a device has computed the tensor; None for a tensor on the host."""
-        return self._pinned.made(tensor) if tensor.is_cuda else None
-
     def _begin(
         self,
         tensor: torch.Tensor,
@@ -220,7 +216,10 @@ class Session(ControlledMember, StrategyMethods):
         made: torch.cuda.Event | None,
         overlaps: bool = False,
     ) -> Callable[[], RoundResult]:
-        """Begin a round. Returns a function that waits for its end and returns its result."""
+        """Begin a round. Returns a function that waits for its end and returns its result.
+
+        `made` is the event after which a device has computed the tensor; None for a tensor on the host.
+        """
         if isinstance(self._engine, ElasticGroup) and self._engine.handover.source:
             raise SyncError(f"{self.name} joined while others train: call session.share(…) before its first round")
         if residual is not None:
