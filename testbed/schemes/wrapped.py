@@ -30,7 +30,7 @@ from testbed.schemes.scheme import Scheme
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Session, Strategy, SyncError
 from testbed.sync.codecs.codec import bytes_of
-from testbed.sync.ddp import local_gradients
+from testbed.sync.ddp import LocalGradients
 from testbed.sync.environment import join_by_environment
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,9 @@ def wrap(
         strategy = strategy_of(choice, session, parameters, optimizers, weight)
         for module in model.modules():
             if isinstance(module, DistributedDataParallel):
-                log.info("%s", stack.enter_context(local_gradients(module)))
+                local = LocalGradients(module)
+                stack.callback(local.exchange)
+                log.info("%s", local)
         stack.enter_context(OptimizerSteps(strategy, optimizers).counted())
         log.info("%s", described(choice, session, parameters))
         yield strategy

@@ -3,8 +3,7 @@
 This module has no postponed annotations, because DDP compares a hook's annotations with the types themselves.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, but not declared as such
@@ -114,13 +113,3 @@ def local_hook(state: LocalGradients, bucket: GradBucket) -> torch.futures.Futur
 
 def _future_of(values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
     return torch.futures.Future(devices=[values.device] if values.is_cuda else None)
-
-
-@contextmanager
-def local_gradients(model: DistributedDataParallel) -> Iterator[LocalGradients]:
-    """Keep a DDP model's gradients and buffers local inside the context."""
-    local = LocalGradients(model)
-    try:
-        yield local
-    finally:
-        local.exchange()
