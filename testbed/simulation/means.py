@@ -19,9 +19,9 @@ from testbed.sync.allreduce.chunk import PartialSum
 from testbed.sync.allreduce.chunk_codec import Encoder, Kind, Sums, decode
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
 from testbed.sync.allreduce.role import Layout, role_in
+from testbed.sync.buffers import Scratch
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import SyncError
-from testbed.sync.transport import Scratch
 
 
 @dataclass(frozen=True, slots=True)

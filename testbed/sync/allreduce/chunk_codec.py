@@ -15,10 +15,10 @@ import torch
 
 from testbed.sync.allreduce.chunk import LocalValues, Part
 from testbed.sync.allreduce.role import Chunk
+from testbed.sync.buffers import Scratch
 from testbed.sync.codecs import PLAIN, Codec, Residual, by_code
 from testbed.sync.codecs.codec import bytes_of
 from testbed.sync.errors import FrameError
-from testbed.sync.transport import Scratch
 
 _HEADER: Final = "<BBBxHIIIQQdd"
 _OVERLAPS: Final = 1

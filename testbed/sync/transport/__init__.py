@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from testbed.sync.buffers import Scratch
 from testbed.sync.transport.frame import DIRECT, Frame, Greeting
 from testbed.sync.transport.handshake import CLOSE_S, TransportSettings
 from testbed.sync.transport.listener import Endpoint, Listener, Received
@@ -18,6 +17,5 @@ __all__ = [
     "Outbox",
     "Received",
     "RouteTable",
-    "Scratch",
     "TransportSettings",
 ]

@@ -21,10 +21,11 @@ from testbed.sync.allreduce.fetch import FetchAnswer, MeansNote
 from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, joined, orders_for
 from testbed.sync.allreduce.reduction import Contribution
 from testbed.sync.allreduce.role import Chunk
+from testbed.sync.buffers import Scratch
 from testbed.sync.codecs import Residual
 from testbed.sync.codecs.codec import Half, bytes_of
 from testbed.sync.errors import Halted, SyncError
-from testbed.sync.transport import Scratch, TransportSettings
+from testbed.sync.transport import TransportSettings
 from tests.sync.allreduce.test_reduction import Wire
 from tests.sync.plans import names, random_plan
 
