@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from testbed.sync.codecs.codec import Half, bytes_of
 from testbed.sync.errors import Halted, SyncError
 from testbed.sync.transport import TransportSettings
 from tests.sync.allreduce.test_reduction import Wire
+from tests.sync.allreduce.test_spans import elements
 from tests.sync.plans import names, random_plan
 
 pytestmark = pytest.mark.pure
@@ -34,38 +34,6 @@ pytestmark = pytest.mark.pure
 ELEMENTS = 40
 #: The elements of the rounds in which a member dies.
 DEATH_ELEMENTS = 3000
-
-runs = st.lists(st.tuples(st.integers(0, ELEMENTS - 1), st.integers(1, 9))).map(
-    lambda found: spans.union((start, min(start + length, ELEMENTS)) for start, length in found)
-)
-
-
-def members_of(found: spans.Spans) -> set[int]:
-    return {element for start, stop in found for element in range(start, stop)}
-
-
-@given(runs, runs)
-def test_sets_of_elements(one: spans.Spans, other: spans.Spans) -> None:
-    a, b = members_of(one), members_of(other)
-    assert members_of(spans.union([*one, *other])) == a | b
-    assert members_of(spans.minus(one, other)) == a - b
-    assert members_of(spans.both(one, other)) == a & b
-    assert spans.count(one) == len(a)
-    for found in (spans.union([*one, *other]), spans.minus(one, other), spans.both(one, other)):
-        assert all(start < stop for start, stop in found)
-        assert all(before[1] < after[0] for before, after in pairwise(found))
-
-
-@given(runs, runs)
-def test_what_was_packed_is_found_again(left: spans.Spans, some: spans.Spans) -> None:
-    packed = [element for start, stop in left for element in range(start, stop)]
-    wanted = spans.both(some, [(0, len(packed))]) if packed else ()
-    found = [
-        (packed[at], element)
-        for (low, high), (start, stop) in spans.unpack(left, wanted)
-        for at, element in zip(range(low, high), range(start, stop), strict=True)
-    ]
-    assert all(before == after for before, after in found) and len(found) == spans.count(wanted)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 6))
@@ -98,8 +66,8 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
             span = set(range(start, stop))
             assert not span & fetched and peer != member
             fetched |= span
-            assert peer not in in_it or span <= members_of(in_it[peer].final)
-        kept, left = members_of(in_it[member].final), members_of(its.left)
+            assert peer not in in_it or span <= elements(in_it[peer].final)
+        kept, left = elements(in_it[member].final), elements(its.left)
         assert its.restart or (kept | fetched | left == set(range(ELEMENTS)))
         assert not kept & fetched and not (kept | fetched) & left
 

@@ -22,7 +22,7 @@ def elements(of: Iterable[Span]) -> set[int]:
 
 
 def apart(of: Spans) -> bool:
-    return all(before < after for (_, before), (after, _) in pairwise(of))
+    return all(start < stop for start, stop in of) and all(before < after for (_, before), (after, _) in pairwise(of))
 
 
 @given(SPANS, SPANS)
@@ -32,4 +32,17 @@ def test_union_difference_and_intersection_are_those_of_sets(some: list[Span], o
         (spans.minus(some, others), elements(some) - elements(others)),
         (spans.both(some, others), elements(some) & elements(others)),
     ):
-        assert elements(found) == expected and apart(found)
+        assert elements(found) == expected and apart(found) and spans.count(found) == len(expected)
+
+
+@given(SPANS, SPANS)
+def test_packed_elements_return_to_their_places(some: list[Span], others: list[Span]) -> None:
+    left = spans.union(some)
+    packed = [element for start, stop in left for element in range(start, stop)]
+    wanted = spans.both(others, [(0, len(packed))]) if packed else ()
+    found = [
+        (packed[at], element)
+        for (low, high), (start, stop) in spans.unpack(left, wanted)
+        for at, element in zip(range(low, high), range(start, stop), strict=True)
+    ]
+    assert all(before == after for before, after in found) and len(found) == spans.count(wanted)
