@@ -40,7 +40,6 @@ class RoundReports:
     """The completed rounds of a member that are not reported yet. Any thread may call.
 
     Args:
-        member: The member's name.
         samples: Returns the measurements of the paths to peers since its last call.
         arrivals: Returns the packet trains from each peer since its last call, by which paths are measured.
         tell: Sends a report to the controller.
@@ -131,7 +130,6 @@ class ProgressReporter:
 
     Args:
         report: The function, called on the reporter's thread.
-        clock: The clock by which reports are due.
     """
 
     def __init__(self, report: Callable[[], None], clock: Clock = SYSTEM) -> None:

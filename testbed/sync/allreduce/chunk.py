@@ -63,14 +63,11 @@ class ChunkReduction:
     """The reduction of a chunk at one member.
 
     Args:
-        epoch: The epoch of the plan that the round uses.
-        role: The member's role in the chunk's tree.
-        sum_: The buffer of the sum, flat.
         in_order: Add the member's own values first and then its children's sums by name, so that sums have the same
             bits in each run. Early sums are copied and kept, which takes up to a chunk for each child but the last.
 
     Attributes:
-        sum: The buffer of the sum.
+        sum: The buffer of the sum, flat.
         part: The updates in the sum so far, or None before the first.
         mean: The updates in the mean, or None until the mean is final here.
         duplicated: A bitmap of members whose update came a second time.

@@ -134,11 +134,6 @@ class Sums:
     16-bit types are summed in float32: with 8 bits of mantissa a ninth summand would be lost completely. Their results
     take the first half of their sums' memory.
 
-    Args:
-        elements: The tensor's number of elements.
-        dtype: The tensor's type.
-        scratch: The memory.
-
     Attributes:
         wide: True if sums have the tensor's own type.
     """
@@ -242,7 +237,6 @@ class Encoder:
     """Encodes the chunks of a round.
 
     Args:
-        sums: The round's sums.
         residual: The residual that keeps the codecs' errors; None sends all chunks without codecs.
     """
 

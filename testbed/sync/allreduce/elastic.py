@@ -89,9 +89,6 @@ class ElasticGroup:
 
     Args:
         plan: The first plan.
-        settings: This member's settings.
-        roster: The address of each member.
-        tell: Sends a message to the controller.
         after_round: The round before the first one.
         reproducible: Fix the order of additions.
         source: The member whose state this member starts from, see handover.py; empty if this member begins with the

@@ -18,9 +18,6 @@ class Generations:
     """Groups by generation, which is the epoch of the generation's first plan. The caller holds the lock.
 
     Args:
-        plan: The first plan.
-        settings: This member's settings.
-        roster: The address of each member.
         after_round: The round before the first one; None if `start` will tell it.
         reproducible: Fix the order of additions.
         on_lost: Called with the generation and the loss of a peer, except in generations that are over.

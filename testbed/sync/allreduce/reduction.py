@@ -84,11 +84,7 @@ class Reduction:
     for. So a plan that a member receives during a round may already be used in the next round.
 
     Args:
-        epoch: The epoch of the plan that the round uses.
         members: The plan's members, in the order of their bits.
-        role: This member's role in the round.
-        layout: The chunks.
-        sums: The buffer of the sums.
         in_order: See ChunkReduction.
     """
 

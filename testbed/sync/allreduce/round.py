@@ -68,12 +68,6 @@ class Round:
     could then be queued before that mean.
 
     Args:
-        number: The round's number.
-        plan: The plan that the round uses.
-        reduction: The round's sums.
-        sums: The buffer of the sums.
-        pacing: The send pacing.
-        outgoing: Sends the round's frames.
         on_step: Called when the first mean has told the next round's epoch, and when the round is over.
     """
 

@@ -86,9 +86,6 @@ class Rounds:
     """The rounds that this member, or a peer before it, has begun, by number. The caller holds the group's lock.
 
     Args:
-        plans: The plans that this member holds.
-        outbox: Sends frames to peers.
-        headers: Packs chunk headers.
         after_round: The last completed round.
         in_order: Fix the order of additions.
         on_step: Called by rounds on any thread, see Round.

@@ -149,11 +149,6 @@ class OutgoingFrames:
     """The frames that a round has queued and sent. Any thread may call.
 
     Args:
-        outbox: Sends frames to peers.
-        headers: Packs chunk headers.
-        number: The round's number.
-        epoch: The epoch of the plan that the round uses.
-        elements: The tensor's number of elements.
         steady: True if all members that may forward frames have begun the previous round and have had a tensor of this
             shape. They take frames at once, so frames may use the plan's auxiliary routes.
 

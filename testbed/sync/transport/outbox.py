@@ -100,7 +100,6 @@ class Outbox:
     """The senders of one member. Any thread may call.
 
     Args:
-        settings: The connections' settings.
         header_bytes: The length of the frames' own headers.
         roster: The addresses of all members.
         on_failure: Called with the peer and the reason when frames can't be delivered.

@@ -87,7 +87,6 @@ class ProbeSender:
     """Sends a member's probes. Any thread may call.
 
     Args:
-        settings: The settings of the member's connections.
         roster: The addresses of all members.
         sends: Returns whether frames of this member to a peer wait or are on their way.
     """

@@ -61,12 +61,7 @@ class Sender:
     """Sends the frames of a queue to a peer. The constructor begins to connect.
 
     Args:
-        peer: The peer's name.
-        address: The peer's address.
-        settings: The connections' settings.
-        wire: The format of the frames' heads.
         on_failure: Called with the peer and the reason when frames can't be delivered.
-        channel: The channel of the connections.
         queue: The queue of frames; None makes one.
 
     Raises:

@@ -83,12 +83,7 @@ class StartUp:
 
 
 class StartUps:
-    """Checks connections each LOOK_S, on a thread, and begins start-up again on those for which it is due.
-
-    Args:
-        member: The member whose connections they are.
-        connections: Returns the open connections.
-    """
+    """Checks a member's connections each LOOK_S, on a thread, and begins start-up again where it is due."""
 
     def __init__(self, member: str, connections: Callable[[], Iterable[tuple[socket.socket, StartUp]]]) -> None:
         self._connections = connections
