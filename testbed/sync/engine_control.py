@@ -21,19 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class EngineControl:
-    """Handles the controller's messages for one member's engine."""
+    """Handles the controller's messages for one member's engine. Adds the keys of members that join later to `keys`."""
 
     def __init__(
         self, member: str, connection: ControlConnection, engine: AllReduceEngine, keys: dict[str, bytes]
     ) -> None:
-        """Prepare to handle the controller's messages to `member`, without reading any.
-
-        Args:
-            member: The member's name.
-            connection: The connection to the controller, for answers.
-            engine: The engine that the messages are for.
-            keys: The keys shared with other members, by name. Keys of members that join later are added.
-        """
         self._member = member
         self._connection = connection
         self._engine = engine
