@@ -181,14 +181,7 @@ class SumsPool:
         self._sums: list[Sums | None] = []
 
     def take(self, round_number: int, free: Callable[[int], bool], elements: int, dtype: torch.dtype) -> Sums:
-        """Return a buffer for a round.
-
-        Args:
-            round_number: The round.
-            free: Returns whether a given older round no longer needs its buffer.
-            elements: The tensor's number of elements.
-            dtype: The tensor's type.
-        """
+        """Return a buffer for a round. `free` returns whether a given older round no longer needs its buffer."""
         room = next((i for i, user in enumerate(self._users) if free(user)), len(self._rooms))
         if room == len(self._rooms):
             self._rooms.append(Scratch())

@@ -101,15 +101,9 @@ def fetch(
     most_bytes: int,
     given_up: threading.Event,
 ) -> FetchAnswer:
-    """Send a request to another member, and return its answer.
+    """Send a request to another member, and return its answer, which has at most `most_bytes` of data.
 
-    Args:
-        peer: The other member.
-        address: The host and port at which it listens.
-        settings: This member's settings.
-        request: The request.
-        most_bytes: The largest size of the data.
-        given_up: Set once the caller needs no answer any more.
+    `given_up` is set once the caller needs no answer any more.
 
     Raises:
         SyncError: The peer does not answer in time, refuses, its answer is invalid, or the fetch was given up.

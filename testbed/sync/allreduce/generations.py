@@ -74,10 +74,7 @@ class Generations:
         self.roster |= roster
 
     def advance(self, finished: int) -> str | None:
-        """Switch to the next generation if the round that ended agreed on it, and end the generation before last.
-
-        Args:
-            finished: The number of the round that ended.
+        """Switch to the next generation if round `finished` agreed on it, and end the generation before last.
 
         Returns:
             The member whose state the new member starts from; None if the generation stays.

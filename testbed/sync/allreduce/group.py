@@ -138,12 +138,7 @@ class AllReduceGroup:
         self._progress.started.set()
 
     def prepare(self, plan: Plan, roster: Roster, source: str) -> Callable[[], None]:
-        """Keep a plan beside the one in force.
-
-        Args:
-            plan: A newer plan for the same members.
-            roster: Unused, since this group knows all members.
-            source: Unused.
+        """Keep a newer plan for the same members beside the one in force; `roster` and `source` are for new members.
 
         Returns:
             A function that holds the plan, see `hold`.

@@ -54,14 +54,9 @@ class PeerConnections:
         self._refused.add(channel)
 
     def blocking(self, missing: Mapping[str, str], plan: Plan, member: str) -> str | None:
-        """Return a lost peer whose data can't arrive any more, or None.
+        """Return a lost peer of `missing` whose data can't arrive at `member` any more, or None.
 
         Frames of a lost peer may still be at the members that forward for it.
-
-        Args:
-            missing: The peers that this member waits for.
-            plan: The round's plan.
-            member: This member.
         """
         for peer in missing:
             routes = [route for route in plan.auxiliary if (route.source, route.target) == (peer, member)]

@@ -232,14 +232,9 @@ class Unfetched(Exception):
 def recover(
     group: AllReduceGroup, roster: Roster, orders: RecoveryOrders | None, attempt: Attempt, guard: threading.Condition
 ) -> RoundResult:
-    """Finish a round that a lost member interrupted, by this member's orders, and return its result.
+    """Finish a round that a lost member interrupted, among the group of the survivors, and return its result.
 
-    Args:
-        group: The group of the survivors.
-        roster: The address of each member.
-        orders: This member's part in the recovery; None if the round is over here.
-        attempt: The round.
-        guard: Held while the attempt changes.
+    `orders` is None if the round is over here. `guard` is held while the attempt changes.
 
     Raises:
         SyncError: The group's round failed, or was aborted.

@@ -147,12 +147,9 @@ class Reduction:
         return self._completed(number) if self._chunks[number].add(peer, partial) else ()
 
     def accept(self, number: int, part: Part, mean: torch.Tensor) -> Sequence[OutgoingChunk]:
-        """Replace the values of a chunk by its mean. The root calls it when it sends the mean.
+        """Replace the values of a chunk by its mean, which is flat. The root calls it when it sends the mean.
 
-        Args:
-            number: The chunk's number.
-            part: The updates in the mean.
-            mean: The mean, flat. A second mean of the same chunk is ignored and counted.
+        A second mean of the same chunk is ignored and counted.
 
         Returns:
             The chunk to send to the children, unless the mean was ignored.

@@ -82,12 +82,7 @@ class Arrivals:
 
     @contextmanager
     def timing(self, peer: str, packets: Callable[[], PacketCount]) -> Iterator[Timing]:
-        """Time a connection from a peer while the context lasts.
-
-        Args:
-            peer: The peer's name.
-            packets: Counts the packets that the connection has received.
-        """
+        """Time a connection from a peer while the context lasts. `packets` counts the packets that it received."""
         timing = Timing(peer, self, packets)
         with self._guard:
             self._timings.append(timing)

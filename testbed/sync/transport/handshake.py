@@ -133,12 +133,7 @@ def _prove(
 
 
 def await_welcome(connection: socket.socket, deadline: float, given_up: Callable[[], bool]) -> None:
-    """Wait until a peer that was greeted on a channel for auxiliary routes takes frames to forward.
-
-    Args:
-        connection: The connection that `greet` returned.
-        deadline: The time (monotonic) at which to give up.
-        given_up: Returns True once the caller needs no connection any more.
+    """Wait until a peer that was greeted on a channel for auxiliary routes takes frames to forward; see `greet`.
 
     Raises:
         OSError: The connection ended, was given up, or the deadline has passed.
@@ -148,12 +143,7 @@ def await_welcome(connection: socket.socket, deadline: float, given_up: Callable
 
 
 def answer(connection: socket.socket, settings: TransportSettings, deadline: float) -> Greeting:
-    """Authenticate the member that has connected, and return its greeting.
-
-    Args:
-        connection: The connection that was accepted.
-        settings: This member's settings.
-        deadline: The time (monotonic) at which to give up.
+    """Authenticate the member that has connected, by a deadline (monotonic), and return its greeting.
 
     Raises:
         OSError: The connection ended, or the deadline has passed.

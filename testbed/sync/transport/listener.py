@@ -321,12 +321,7 @@ class Listener:
 
 
 def dispatch(receiver: Receiver, hello: Greeting, received: Received) -> None:
-    """Pass a frame to its receiver, or forward it to the next member on its route.
-
-    Args:
-        receiver: The receiver of the connection's frames.
-        hello: The connection's greeting.
-        received: The frame, with the connected peer as its source.
+    """Pass a frame, whose source is the connected peer, to its receiver, or forward it to the next member on its route.
 
     Raises:
         FrameError: The frame does not belong on the connection, or its route does not exist.

@@ -53,13 +53,7 @@ class StartUp:
         self._wait_s = WAIT_S
 
     def observe(self, info: TcpInfo, view: BbrInfo, now_s: float) -> bool:
-        """Record the connection's figures, and return whether start-up should begin again now.
-
-        Args:
-            info: The kernel's figures on the connection.
-            view: BBR's view of its path.
-            now_s: The time (monotonic).
-        """
+        """Record the connection's figures at `now_s` (monotonic). Returns whether start-up should begin again now."""
         bytes_s = view.bytes_s
         grown, self._before = info.since(self._before), info
         self._highest = max(self._highest, bytes_s)
