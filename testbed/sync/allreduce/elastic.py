@@ -372,16 +372,24 @@ class ElasticGroup:
 
     def _means(self, request: FetchRequest) -> FetchAnswer:
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._failure or _held(request, self._attempt, self._last), self._settings.timeout_s
-            )
-            held = _held(request, self._attempt, self._last)
+            self._changed.wait_for(lambda: self._failure or self._held(request), self._settings.timeout_s)
+            held = self._held(request)
         if held is None:
             span = f"[{request.start}, {request.stop}) of round {request.round}"
             return refusal(f"{self._settings.member} does not hold {span}")
         slices, means = held
         parts = tuple(part for part in slices if part.start < request.stop and request.start < part.stop)
         return FetchAnswer(MeansNote(parts), memoryview(bytes(bytes_of(means))))
+
+    def _held(self, request: FetchRequest) -> tuple[tuple[MeanSlice, ...], torch.Tensor] | None:
+        """Return the requested means and their slices, or None while this member does not hold them."""
+        attempt, last = self._attempt, self._last
+        if attempt is not None and attempt.number == request.round:
+            means = attempt.means(request.start, request.stop)
+            return None if means is None else (attempt.slices, means)
+        if last.number == request.round and last.slices:  # a member that just joined has no means of the round before
+            return last.slices, last.means[request.start : request.stop]
+        return None
 
     # -- end -------------------------------------------------------------------------------------------------------
 
@@ -398,15 +406,3 @@ class ElasticGroup:
         """Close the connections at once, and end all waits."""
         self.fail(SyncError("the session is closed"))
         self._generations.close()
-
-
-def _held(
-    request: FetchRequest, attempt: Attempt | None, last: FinishedRound
-) -> tuple[tuple[MeanSlice, ...], torch.Tensor] | None:
-    """Return the requested means and their slices, or None while this member does not hold them."""
-    if attempt is not None and attempt.number == request.round:
-        means = attempt.means(request.start, request.stop)
-        return None if means is None else (attempt.slices, means)
-    if last.number == request.round and last.slices:  # a member that just joined has no means of the round before
-        return last.slices, last.means[request.start : request.stop]
-    return None
