@@ -298,14 +298,13 @@ class ElasticGroup:
                 if attempt is not None and attempt.number == number:
                     attempt.absorb(finals)
             self._aborted = message
-            holding = Holding(
-                member=self._settings.member,
-                epoch=message.epoch,
-                round=self.finished if attempt is None else attempt.number,
-                over=attempt is None or attempt.whole,
-                elements=0 if attempt is None or attempt.whole else attempt.elements,
-                final=() if attempt is None or attempt.whole else attempt.final,
-            )
+            member, epoch = self._settings.member, message.epoch
+            if attempt is None:
+                holding = Holding(member, epoch, self.finished, over=True)
+            elif attempt.whole:
+                holding = Holding(member, epoch, attempt.number, over=True)
+            else:
+                holding = Holding(member, epoch, attempt.number, False, attempt.elements, attempt.final)
         self._tell(holding)
 
     def reconfigure(self, message: Reconfigure) -> None:
