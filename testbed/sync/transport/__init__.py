@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from testbed.sync.transport.frame import DIRECT, Frame, Greeting
 from testbed.sync.transport.handshake import CLOSE_S, TransportSettings
-from testbed.sync.transport.listener import Endpoint, Listener, Received
+from testbed.sync.transport.listener import Listener, Received
 from testbed.sync.transport.outbox import Outbox, RouteTable
 
 __all__ = [
     "CLOSE_S",
     "DIRECT",
-    "Endpoint",
     "Frame",
     "Greeting",
     "Listener",
