@@ -36,7 +36,7 @@ from testbed.scaleout.node import LABEL, RESOURCE, RUN_LABEL, SCRATCH, connected
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.load import holds, is_part
-from testbed.telemetry.store import write_json
+from testbed.telemetry.store import read_json, write_json
 
 #: How often to look whether hosts came or went, in seconds.
 LOOK_S = 1.0
@@ -142,15 +142,11 @@ class OnRay:
             raise CannotRun(f"{made.host} can't make {run.words} (`testbed run` ended with {made.code}):\n{made.said}")
         directory = unpack_run(made.archive, self._root, made.name)
         manifest, page = directory / "manifest.json", directory / "report.html"
-        write_json(manifest, {**_read_json(manifest), "made_on": made.host})
+        write_json(manifest, {**read_json(manifest), "made_on": made.host})
         give_back([manifest])
-        summary = _read_json(directory / "summary.json")
+        summary = read_json(directory / "summary.json")
         finished = summary["training"]["wall_seconds"] is not None
         return Executed(finished, summary["verdict"], directory, page if page.exists() else None)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 # On a host ------------------------------------------------------------------------------------------------------------
