@@ -75,9 +75,7 @@ class Comparison:
     def outcome(self, point: Point) -> dict[str, Any]:
         """Return a point's `figures`, with the seconds until its runs reached `loss`."""
         found = self.figures(point)
-        finished = [
-            run for run in self.planned if run.point is point and run.key in self.made and self.made[run.key].finished
-        ]
+        finished = [run for run in self.planned if run.point is point and run.key in self._curves]
         found["spread"][TO_LOSS] = [self.seconds_to_loss(run) for run in finished]
         return {**found, TO_LOSS: median_of_known(found["spread"][TO_LOSS]), "loss": self.loss}
 
