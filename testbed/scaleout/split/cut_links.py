@@ -80,23 +80,6 @@ def is_below_floor(delay_s: float, floor_s: float) -> bool:
     return delay_s < floor_s - FLOOR_TOLERANCE_S
 
 
-@dataclass(frozen=True, slots=True)
-class BelowFloor:
-    """A link that declares less one-way delay than the hosts' network between its ends takes, in seconds."""
-
-    link: str
-    delay_s: float
-    hosts: Pair
-    floor_s: float
-
-    def __str__(self) -> str:
-        names = " and ".join(sorted(self.hosts))
-        return (
-            f"{self.link} declares {self.delay_s * 1e3:g} ms one way, but {names} are {self.floor_s * 1e3:.3g} ms "
-            "apart one way (half of their least round trip)"
-        )
-
-
 @dataclass(frozen=True)
 class HostsNetwork:
     """The measured network between hosts."""
@@ -125,11 +108,17 @@ class HostsNetwork:
                 found.setdefault(frozenset((link.source, link.target)), set()).update(too_far)
         return {pair: frozenset(hosts) for pair, hosts in found.items() if hosts}
 
-    def below(self, host_of: Mapping[str, str], topology: Topology) -> list[BelowFloor]:
-        """Return every cut link that declares less than its floor, in any row of its trace."""
-        cut = cut_hosts(host_of, topology.links).items()
-        found = [BelowFloor(name, least_delay_s(topology.links[name]), at, self.floor_s(at)) for name, at in cut]
-        return [one for one in found if is_below_floor(one.delay_s, one.floor_s)]
+    def below(self, host_of: Mapping[str, str], topology: Topology) -> dict[str, str]:
+        """Return each cut link that declares less than its floor, in any row of its trace, with the two in words."""
+        found = {}
+        for link, hosts in cut_hosts(host_of, topology.links).items():
+            delay_s, floor_s = least_delay_s(topology.links[link]), self.floor_s(hosts)
+            if is_below_floor(delay_s, floor_s):
+                found[link] = (
+                    f"{link} declares {delay_s * 1e3:g} ms one way, but {' and '.join(sorted(hosts))} are "
+                    f"{floor_s * 1e3:.3g} ms apart one way (half of their least round trip)"
+                )
+        return found
 
 
 def cut_hosts(host_of: Mapping[str, str], links: Iterable[str]) -> dict[str, Pair]:

@@ -140,8 +140,8 @@ def _below_floor(problem: AssignmentProblem, topologies: Sequence[Topology], und
     except NoAssignment:
         return []
     remedy = "a longer delay, hosts that are nearer to each other, or `hosts` by hand with both sites on one"
-    below = {one.link: one for topology in topologies for one in underlay.below(assignment.host_of, topology)}
-    return [Fault(f"links.{one.link}.delay", str(one), remedy) for one in below.values()]
+    below = {link: why for one in topologies for link, why in underlay.below(assignment.host_of, one).items()}
+    return [Fault(f"links.{link}.delay", why, remedy) for link, why in below.items()]
 
 
 def _needs(topologies: Sequence[Topology], cores: Mapping[str, float]) -> dict[str, SiteNeed]:
