@@ -20,7 +20,7 @@ import socket
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -216,21 +216,19 @@ def _bring_checkout(ssh: Ssh) -> None:
         )
 
 
-def _files(names: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the checkout's files below these names, sorted, without build products."""
-    found = {each for name in names for each in [ROOT / name, *(ROOT / name).rglob("*")] if each.is_file()}
-    yield from sorted(each for each in found if "__pycache__" not in each.parts and each.suffix != ".so")
-
-
 def _carried(names: tuple[str, ...]) -> list[Path]:
-    """Return the checkout's files below these names: those that git does not ignore, or all where git is missing."""
+    """Return the checkout's files below these names, sorted: those that git does not ignore.
+
+    Where git is missing, or does not know the checkout: all but build products.
+    """
     listed = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", *names]
     with suppress(FileNotFoundError):
         done = subprocess.run(listed, capture_output=True)
         found = sorted({ROOT / name for name in done.stdout.decode().split("\0") if name})
         if done.returncode == 0 and found:
             return [each for each in found if each.is_file()]
-    return list(_files(names))
+    below = {each for name in names for each in [ROOT / name, *(ROOT / name).rglob("*")] if each.is_file()}
+    return sorted(each for each in below if "__pycache__" not in each.parts and each.suffix != ".so")
 
 
 def _packed() -> bytes:
