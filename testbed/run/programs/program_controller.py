@@ -85,7 +85,8 @@ class ProgramController:
         self._folder = folder
         self.name = "wan" if "TESTBED_BACKEND" in variables else "scheme"
         self._variables = variables
-        (self._setting,) = variables.values()
+        (setting,) = variables.values()
+        self._asked = f"{'backend' if self.name == 'wan' else 'scheme'} {setting}"
         self._logs = directory / "logs"
         self._controller = ControllerProcess(spec, folder, directory)
         self.client = self._controller.client
@@ -114,19 +115,17 @@ class ProgramController:
             status = self.status = self.client.status()
             self.outcome = {name: status[name] for name in ("state", "failure", "joined", "round", "epoch", "swaps")}
         except ControllerError as error:
-            self.outcome |= {"state": "failed", "failure": self._why_gone() or str(error)}
+            why = str(error)
+            try:
+                self.check()
+            except ControllerFailed as gone:
+                why = str(gone)
+            self.outcome |= {"state": "failed", "failure": why}
         self._stack.close()
 
     def check(self) -> None:
         """Raise ControllerFailed when the controller's process has ended."""
         self._controller.check()
-
-    def _why_gone(self) -> str:
-        try:
-            self.check()
-        except ControllerFailed as error:
-            return str(error)
-        return ""
 
     def with_environment(self, rank: Rank, on_host: bool) -> Rank:
         """Return a process, in a container or on this machine, with the controller's address and the member's name."""
@@ -136,41 +135,19 @@ class ProgramController:
 
     @property
     def idle(self) -> str:
-        """The reason why no round followed the controller's plans; empty if one did."""
-        return unused_controller(self.name, self._setting, self.outcome)
+        """The reason why no round followed the controller's plans; empty if one did, or if the controller failed."""
+        if self.outcome["state"] == "failed":
+            return ""
+        if not self.outcome["joined"]:
+            why = f"none {NOT_DONE[self.name]}, or the image lacks the package `testbed`"
+            return f"{self._asked}: no process joined the controller: {why}"
+        if (self.outcome["round"] or 0) <= COMPARISONS[self.name]:
+            return f"{self._asked}: 0 rounds, so nothing was synchronized: {NO_ROUND[self.name]}"
+        return ""
 
     @property
     def failure(self) -> str:
-        """The reason why the controller failed, once it has ended; empty if it did not fail."""
-        return controller_failure(self.name, self._setting, self.outcome)
-
-
-def controller_failure(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
-    """Return how the programs' controller failed, which fails the run; an empty text if it did not.
-
-    The arguments are those of `unused_controller`.
-    """
-    if outcome["state"] != "failed":
-        return ""
-    return f"{_asked(name, setting)}: the controller failed: {outcome['failure'] or 'it gave no reason'}"
-
-
-def _asked(name: str, setting: str) -> str:
-    return f"backend {setting}" if name == "wan" else f"scheme {setting}"
-
-
-def unused_controller(name: str, setting: str, outcome: Mapping[str, Any]) -> str:
-    """Return why no round followed the controller's plans; an empty text if one did, or if the controller failed.
-
-    `name` says how the programs use the controller: as the backend `wan`, or for a `scheme`; `setting` is its value.
-    `outcome` is the controller's last status: `joined`, `round`, `state` and `failure`.
-    """
-    if outcome["state"] == "failed":
-        return ""
-    asked = _asked(name, setting)
-    if not outcome["joined"]:
-        why = f"none {NOT_DONE[name]}, or the image lacks the package `testbed`"
-        return f"{asked}: no process joined the controller: {why}"
-    if (outcome["round"] or 0) <= COMPARISONS[name]:
-        return f"{asked}: 0 rounds, so nothing was synchronized: {NO_ROUND[name]}"
-    return ""
+        """The reason why the controller failed, which fails the run; empty if it did not fail."""
+        if self.outcome["state"] != "failed":
+            return ""
+        return f"{self._asked}: the controller failed: {self.outcome['failure'] or 'it gave no reason'}"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from testbed.launch.ranks import Rank
+from testbed.plan import PLAIN_CODEC
 from testbed.run.conclusion.verdict import judge, unused_links
-from testbed.run.programs.program_controller import ProgramController, controller_failure, unused_controller
+from testbed.run.programs.program_controller import ProgramController
 from testbed.spec.topology import Topology
 from tests.run.conclusion.test_verdict import FINE
 
@@ -19,10 +20,14 @@ pytestmark = pytest.mark.local
 LINKS = ["paris->tokyo", "tokyo->paris"]
 
 
-def test_every_plan_has_the_codec_of_the_scheme(tmp_path: Path) -> None:
+def controller_of(folder: Path, variable: str, setting: str, codec: str = PLAIN_CODEC) -> ProgramController:
     topology = Topology.load(Path("quickstart"))
     ranks = [Rank(worker.name, worker.name, {}) for worker in topology.workers]
-    controller = ProgramController(topology, None, ranks, tmp_path, tmp_path, {"TESTBED_SCHEME": "muloco"}, "bins2")
+    return ProgramController(topology, None, ranks, folder, folder, {variable: setting}, codec)
+
+
+def test_every_plan_has_the_codec_of_the_scheme(tmp_path: Path) -> None:
+    controller = controller_of(tmp_path, "TESTBED_SCHEME", "muloco", "bins2")
     planning = controller._controller._spec.planning
     assert planning is not None and planning.codec == "bins2"
 
@@ -50,8 +55,13 @@ def test_links_without_a_byte_are_named_with_the_way() -> None:
         ("wan", {"joined": ["a", "b"], "round": 1, "state": "done"}, ""),
     ],
 )
-def test_a_controller_that_was_there_for_nothing_says_why(name: str, outcome: dict[str, Any], said: str) -> None:
-    found = unused_controller(name, "diloco:every=32", outcome)
+def test_a_controller_that_was_there_for_nothing_says_why(
+    tmp_path: Path, name: str, outcome: dict[str, Any], said: str
+) -> None:
+    variable = {"scheme": "TESTBED_SCHEME", "wan": "TESTBED_BACKEND"}[name]
+    controller = controller_of(tmp_path, variable, "diloco:every=32")
+    controller.outcome = outcome
+    found = controller.idle
     assert said in found
     assert bool(said) == bool(found)
     assert not found or "diloco:every=32" in found
@@ -59,12 +69,16 @@ def test_a_controller_that_was_there_for_nothing_says_why(name: str, outcome: di
 
 @pytest.mark.parametrize("joined", [[], ["a", "b"]])
 @pytest.mark.parametrize("failure", ["Broken pipe", ""])
-def test_a_controller_that_gave_up_is_a_failure_with_its_reason(joined: list[str], failure: str) -> None:
-    outcome = {"joined": joined, "round": 9, "state": "failed", "failure": failure}
-    found = controller_failure("scheme", "diloco:every=32", outcome)
+def test_a_controller_that_gave_up_is_a_failure_with_its_reason(
+    tmp_path: Path, joined: list[str], failure: str
+) -> None:
+    controller = controller_of(tmp_path, "TESTBED_SCHEME", "diloco:every=32")
+    controller.outcome = {"joined": joined, "round": 9, "state": "failed", "failure": failure}
+    found = controller.failure
     assert "diloco:every=32" in found
     assert failure in found
-    assert controller_failure("scheme", "diloco:every=32", outcome | {"state": "done"}) == ""
+    controller.outcome |= {"state": "done"}
+    assert controller.failure == ""
 
 
 def test_a_verdict_says_what_did_nothing() -> None:
