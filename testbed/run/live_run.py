@@ -201,13 +201,10 @@ class RunControl:
         """Serve the API, on the run's socket and on the port of `--open`.
 
         The next run of the command gets the same port and token, so that an open page shows that run next. The port's
-        socket listens from the first run to the last: between two runs, no other program can take the port.
-
-        Raises:
-            CannotRun: The port is taken.
+        socket, that of `listen_for_page`, listens from the first run to the last: between two runs, no other program
+        can take the port.
         """
         display = self._run_log.display
-        listen_for_page(display)
         asked = display.api_port
         port, token = (None, None) if asked is None else (asked.listening, asked.token)
         self._server = ApiServer(self._run, self._folder / RUN_SOCKET, port, token)

@@ -22,7 +22,7 @@ from testbed.api.requests import FAILED, ApiProblem, Stop
 from testbed.api.server import ApiServer
 from testbed.run import live_run
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.live_run import LiveRun, LoopExecutor, RunControl
+from testbed.run.live_run import LiveRun, LoopExecutor, RunControl, listen_for_page
 from testbed.run.terminal.display import Display
 from tests.waiting import PATIENCE_S
 
@@ -46,6 +46,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def run(folder: Path, display: Display) -> Iterator[Path]:
     """A run that serves its API, without a network. Yields its folder."""
     folder.mkdir()
+    listen_for_page(display)
     run_log = MagicMock(display=display)
     with RunControl(MagicMock(), MagicMock(folder=folder), run_log, MagicMock(), None):
         yield folder
@@ -102,6 +103,7 @@ def test_a_run_whose_page_can_t_be_written_ends_its_server_and_keeps_the_port(
         raise OSError("full")
 
     display = Display(Console(file=io.StringIO()), ApiPort(0))
+    listen_for_page(display)
     control = RunControl(MagicMock(), MagicMock(folder=tmp_path), MagicMock(display=display), MagicMock(), None)
     with monkeypatch.context() as patched:
         patched.setattr("testbed.run.live_run.write_entry", fail)
