@@ -225,13 +225,14 @@ class Changes:
         Raises:
             ApiProblem: The run has no plans, or the workers' scheme can't train by the requested ones.
         """
-        planner = self._required_planner()
+        if self._planner is None:
+            raise ApiProblem(NOT_HERE, "this run has no plans: its `train` section has no `backend` and no `scheme`")
         if self._controller is not None:
             try:
                 self._check_scheme(request)
             except Misfit as error:
                 raise ApiProblem(WRONG, str(error)) from error
-        planner.do(request)
+        self._planner.do(request)
 
     def _check_scheme(self, request: ForcePolicy | ForcePlan) -> None:
         """Raise Misfit if members that all-reduce can't train by the request; the controller knows no scheme."""
@@ -261,12 +262,6 @@ class Changes:
         if self._controller is None:
             raise ApiProblem(NOT_HERE, "a command trains in this run, so its workers can't be changed")
         return self._controller
-
-    def _required_planner(self) -> ControllerClient:
-        """Return the controller that plans. Raises ApiProblem in a run without plans."""
-        if self._planner is None:
-            raise ApiProblem(NOT_HERE, "this run has no plans: its `train` section has no `backend` and no `scheme`")
-        return self._planner
 
     def _programs_with(self, worker: str) -> WorkerPrograms:
         """Return the workers' programs. Raises ApiProblem if a command trains, or the run has no such `worker`."""
