@@ -53,8 +53,9 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     verdict = judge(evidence)
     sync = experiment.spec.sync
     centred = sync.scheme.exchange == "all-reduce"
-    bounded = program is None and members <= MOST_BOUNDED  # a program's all-reduces have different sizes
-    even = centred and bounded and has_one_bound(experiment, directory)
+    # A program's all-reduces have different sizes, and iterations of gossip have no bound.
+    bounded = centred and program is None and members <= MOST_BOUNDED
+    even = bounded and has_one_bound(experiment, directory)
     bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if even else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
     proven = bounded and provable(experiment, directory) and not outcome.status["membership_events"]

@@ -209,10 +209,6 @@ def gossip_sync(final: Record, reports: Sequence[Record], batch: int) -> dict[st
         **_goodput(reports, batch, took),
         "changes_per_merge": last_metric(reports, "changes_per_merge"),
         "gap": final["gaps"],
-        "lower_bound_seconds": None,
-        "ratio_to_lower_bound": None,
-        "bound_seconds": None,
-        "ratio_to_bound": None,
     }
 
 
