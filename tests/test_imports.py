@@ -77,7 +77,7 @@ ARROWS: dict[str, set[str]] = {
         *("workload", "plan", "protocol", "link"),
     },
     "scaleout": {
-        *("errors", "run", "controller", "emulation", "telemetry", "spec", "link", "sockets", "certificates", "schema"),
+        *("run", "controller", "emulation", "telemetry", "spec", "link", "sockets", "certificates", "schema"),
         "atomic_file",
         "plugins",
     },

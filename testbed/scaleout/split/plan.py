@@ -26,7 +26,6 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from testbed.emulation.network.share import PAIRS_AT_MOST, Share
-from testbed.errors import DetailedError
 from testbed.link import link_ends
 from testbed.scaleout.split.cut_links import HostsNetwork, Pair, cut_hosts
 from testbed.spec.errors import Fault, SpecError
@@ -102,7 +101,7 @@ def plan_split(
         topologies: The network to begin with, then those that it may be swapped to.
         cores: The cores that each worker computes on, by its name.
         hosts: Each host's address and capacity.
-        pinned: Site -> host, for sites that the user assigned.
+        pinned: Site -> host, for sites that the user assigned to one of `hosts`.
         underlay: The network between the hosts.
         file: The experiment's file, for errors.
 
@@ -179,7 +178,7 @@ def _highest_rate(topology: Topology, name: str) -> float:
 # The assignment of sites to hosts -------------------------------------------------------------------------------------
 
 
-class NoAssignment(DetailedError, ValueError):
+class NoAssignment(ValueError):
     """No assignment of the sites to the hosts meets the constraints. The text names one reason, then a remedy."""
 
 
@@ -209,7 +208,7 @@ class AssignmentProblem:
     #: The rate that each pair of sites exchanges, in bits a second.
     rates: Mapping[Pair, float]
     hosts: Mapping[str, Capacity]
-    #: Site -> host, for sites that the user assigned.
+    #: Site -> host, for sites that the user assigned to one of `hosts`.
     pinned: Mapping[str, str]
     #: Pair of sites -> the pairs of hosts between which it cannot be cut.
     barred: Mapping[Pair, frozenset[Pair]]
@@ -234,18 +233,8 @@ def assign_sites(problem: AssignmentProblem) -> SiteAssignment:
     """Return the assignment with the least rate over cut pairs. Raises NoAssignment where there is none."""
     if len(problem.hosts) > len(problem.sites):
         raise NoAssignment(
-            f"{len(problem.hosts)} hosts are more than the {count(len(problem.sites), 'site')}: name fewer hosts",
-            field="hosts",
-            given=len(problem.hosts),
+            f"{len(problem.hosts)} hosts are more than the {count(len(problem.sites), 'site')}: name fewer hosts"
         )
-    for site, host in problem.pinned.items():
-        if host not in problem.hosts:
-            raise NoAssignment(
-                f"{site} is assigned to {host}, which is not among the hosts: name one of {', '.join(problem.hosts)}",
-                field="host",
-                host=host,
-                given=site,
-            )
     found = _least_cut(problem)
     if found.x is None:
         raise NoAssignment(_why_none(problem))

@@ -206,7 +206,6 @@ def test_forty_sites_are_assigned() -> None:
     ("of", "why"),
     [
         (problem(1, {}, 2), "2 hosts"),
-        (problem(2, {}, 2, pinned={"s0": "elsewhere"}), "h0, h1"),
         (problem(2, {(0, 1): 1e6}, 2, barred={frozenset(("s0", "s1")): frozenset([frozenset(HOSTS[:2])])}), "floor"),
     ],
 )
