@@ -111,17 +111,18 @@ class ProgramController:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            status = self.status = self.client.status()
-            self.outcome = {name: status[name] for name in ("state", "failure", "joined", "round", "epoch", "swaps")}
-        except ControllerError as error:
-            why = str(error)
+        with self._stack:  # closed also after an interrupt of the request
             try:
-                self.check()
-            except ControllerFailed as gone:
-                why = str(gone)
-            self.outcome |= {"state": "failed", "failure": why}
-        self._stack.close()
+                status = self.status = self.client.status()
+                known = ("state", "failure", "joined", "round", "epoch", "swaps")
+                self.outcome = {name: status[name] for name in known}
+            except ControllerError as error:
+                why = str(error)
+                try:
+                    self.check()
+                except ControllerFailed as gone:
+                    why = str(gone)
+                self.outcome |= {"state": "failed", "failure": why}
 
     def check(self) -> None:
         """Raise ControllerFailed when the controller's process has ended."""

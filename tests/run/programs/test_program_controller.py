@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -30,6 +31,17 @@ def test_every_plan_has_the_codec_of_the_scheme(tmp_path: Path) -> None:
     controller = controller_of(tmp_path, "TESTBED_SCHEME", "muloco", "bins2")
     planning = controller._controller._spec.planning
     assert planning is not None and planning.codec == "bins2"
+
+
+def test_an_interrupt_while_the_controller_is_asked_for_the_last_time_ends_it_all_the_same(tmp_path: Path) -> None:
+    controller = controller_of(tmp_path, "TESTBED_SCHEME", "muloco")
+    ended: list[bool] = []
+    controller._stack.callback(ended.append, True)
+    controller.client = client = MagicMock()
+    client.status.side_effect = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        controller.__exit__()
+    assert ended == [True]
 
 
 def test_links_without_a_byte_are_named_with_the_way() -> None:
