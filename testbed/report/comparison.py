@@ -73,11 +73,10 @@ def _curve(record: RunRecord) -> Curve:
 
 def drawings_of(runs: Mapping[str, RunRecord]) -> list[Drawing]:
     """Return the figures that show all runs together."""
-    policies = _policies(list(runs.values()))
     drawn = [
-        draw_spread(runs, policies),
-        draw_progress(runs, "loss", "Training loss over time", "loss", policies),
-        draw_progress(runs, "accuracy", "Test accuracy over time", "accuracy", policies),
+        draw_spread(runs),
+        draw_progress(runs, "loss", "Training loss over time"),
+        draw_progress(runs, "accuracy", "Test accuracy over time"),
     ]
     return [drawing for drawing in drawn if drawing]
 
@@ -86,10 +85,6 @@ def _own_drawings(record: RunRecord, index: int) -> list[Drawing]:
     """Return the figures of a run that explain its rounds, with names that are unique in the comparison's page."""
     drawn = [draw_rounds(record), draw_network(record), draw_time_spent(record)]
     return [replace(drawing, name=f"{drawing.name}-{index}") for drawing in drawn if drawing]
-
-
-def _policies(records: Sequence[RunRecord]) -> list[str]:
-    return list(dict.fromkeys(record.policy for record in records))
 
 
 def labels(records: Sequence[RunRecord]) -> list[str]:

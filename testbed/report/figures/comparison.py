@@ -18,7 +18,7 @@ Runs = Mapping[str, RunRecord]
 _LINES: Sequence[object] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 
 
-def draw_progress(runs: Runs, metric: str, title: str, name: str, policies: Sequence[str]) -> Drawing | None:
+def draw_progress(runs: Runs, metric: str, title: str) -> Drawing | None:
     """Draw a metric over time, a line for each run: a colour for each policy, dashes for its different runs."""
     curves = {label: record.metric(metric) for label, record in runs.items()}
     if not any(at for at, _ in curves.values()):
@@ -26,17 +26,17 @@ def draw_progress(runs: Runs, metric: str, title: str, name: str, policies: Sequ
     with style():
         figure, [axes] = time_panels(2.9, 0.35)
         for label, (at, values) in curves.items():
-            colour, dashes = look(runs, label, policies)
+            colour, dashes = look(runs, label)
             axes.plot(at, values, color=colour, linestyle=dashes, label=label)
         if metric == "accuracy":
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         over_time(axes, max(record.end_s for record in runs.values()))
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(6, len(runs)), borderpad=0)
         last = ", ".join(f"{label} {values[-1]:.3g}" for label, (_, values) in curves.items() if values)
-        return Drawing(figure, name, title, f"Last values: {last}.")
+        return Drawing(figure, metric, title, f"Last values: {last}.")
 
 
-def draw_spread(runs: Runs, policies: Sequence[str]) -> Drawing | None:
+def draw_spread(runs: Runs) -> Drawing | None:
     """Draw each round's time as a dot, a row for each run, with the median, the 95th percentile and the bound."""
     times = {label: [round_.seconds for round_ in record.rounds] for label, record in runs.items() if record.rounds}
     if not times:
@@ -48,7 +48,7 @@ def draw_spread(runs: Runs, policies: Sequence[str]) -> Drawing | None:
         axes = figure.subplots()
         scatter = np.random.default_rng(0)
         for row, (label, values) in enumerate(times.items()):
-            colour, _ = look(runs, label, policies)
+            colour, _ = look(runs, label)
             heights = row + scatter.uniform(-0.22, 0.22, len(values))
             axes.plot(values, heights, "o", color=colour, markersize=2.6, markeredgewidth=0, alpha=0.45)
             middle, high = np.percentile(values, [50, 95])
@@ -67,9 +67,9 @@ def draw_spread(runs: Runs, policies: Sequence[str]) -> Drawing | None:
         return Drawing(figure, "spread", "Time per round, by run", f"{words}.")
 
 
-def look(runs: Runs, label: str, policies: Sequence[str]) -> tuple[str, object]:
+def look(runs: Runs, label: str) -> tuple[str, object]:
     """Return (colour, dashes) of a run: by its policy where policies differ, or else by the run."""
-    labels = list(runs)
+    labels, policies = list(runs), list(dict.fromkeys(record.policy for record in runs.values()))
     if len(policies) < 2:
         return CYCLE[labels.index(label) % len(CYCLE)], "-"
     policy = runs[label].policy
