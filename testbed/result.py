@@ -51,7 +51,7 @@ class Result:
 
     Raises:
         NotARun: On the first access, where no run wrote the directory.
-        PandasMissing: On access to a table, where pandas is not installed.
+        PackageMissing: On access to a table, where pandas is not installed.
     """
 
     directory: Path

@@ -17,6 +17,7 @@ from testbed.atomic_file import replacing, write_text
 from testbed.report import frames
 from testbed.report.comparison import drawings_of, figures_by_run, labels
 from testbed.report.figures.canvas import Drawing, FigureForm
+from testbed.report.frames import TableForm
 from testbed.report.page import figures_of, score_of
 from testbed.report.record import RunRecord
 from testbed.telemetry import tensorboard
@@ -25,7 +26,6 @@ from testbed.telemetry.tensorboard import Scalar
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TableForm = Literal["csv", "parquet"]
 OtherForm = Literal["tensorboard", "otlp"]
 Form = FigureForm | TableForm | OtherForm
 
@@ -46,8 +46,7 @@ def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) ->
     """Write runs in these forms into a folder, which is made if it is missing. Return the written files, in order.
 
     Raises:
-        PandasMissing: A form needs pandas, which is not installed; nothing was written.
-        PyarrowMissing: A form needs pyarrow, which is not installed; nothing was written.
+        PackageMissing: A form needs pandas or pyarrow, which is not installed; nothing was written.
         OSError: A file could not be written.
     """
     of_figures = [form for form in FIGURE_FORMS if form in forms]
@@ -136,7 +135,7 @@ def _tables(records: Sequence[RunRecord]) -> Mapping[str, DataFrame]:
     if len(records) == 1:
         return {name: table(records[0]) for name, table in frames.TABLES.items()}
     runs = dict(zip(labels(records), records, strict=True))
-    return {"comparison": frames.frame(figures_by_run(records))} | {
+    return {"comparison": frames.frame_of((), figures_by_run(records))} | {
         name: frames.together({label: table(record) for label, record in runs.items()})
         for name, table in frames.TABLES.items()
     }

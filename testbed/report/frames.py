@@ -15,19 +15,14 @@ from testbed.report.record import RunRecord
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+TableForm = Literal["csv", "parquet"]
 
 #: The column of several runs' rows that has the run's label.
 RUN = "run"
 
 
-class PandasMissing(ImportError):
-    """Tables need pandas, which is not installed; the message says how to install it."""
-
-    exit_code = CANNOT
-
-
-class PyarrowMissing(ImportError):
-    """Parquet needs pyarrow, which is not installed; the message says how to install it."""
+class PackageMissing(ImportError):
+    """Tables need a package that is not installed; the message says how to install it."""
 
     exit_code = CANNOT
 
@@ -45,9 +40,9 @@ def rounds(record: RunRecord) -> DataFrame:
         | {"entered_s": record.since(one.entered_s), "finished_s": record.since(one.finished_s)}
         for one in record.rounds
     )
-    frame = _frame(("round", *columns), rows).set_index("round")
+    frame = frame_of(("round", *columns), rows).set_index("round")
     metrics = ({"round": report.round, **_metrics(report, ("round", *columns))} for report in record.reports)
-    return frame.join(_frame(("round",), metrics).groupby("round").mean())
+    return frame.join(frame_of(("round",), metrics).groupby("round").mean())
 
 
 def reports(record: RunRecord) -> DataFrame:
@@ -60,7 +55,7 @@ def reports(record: RunRecord) -> DataFrame:
         | _metrics(report, (*columns, *counted))
         for report in record.reports
     )
-    return _frame((*columns, *counted), rows)
+    return frame_of((*columns, *counted), rows)
 
 
 def _metrics(report: Report, columns: Sequence[str]) -> dict[str, float | None]:
@@ -76,7 +71,7 @@ def links(record: RunRecord) -> DataFrame:
         for link, states in record.states.items()
         for state in states
     )
-    return _frame(columns, rows)
+    return frame_of(columns, rows)
 
 
 def traffic(record: RunRecord) -> DataFrame:
@@ -90,13 +85,13 @@ def traffic(record: RunRecord) -> DataFrame:
         for sample in record.samples
         for link, count in sample.bytes.items()
     )
-    return _frame(("link", "at_s", "bytes", "busy_s"), rows)
+    return frame_of(("link", "at_s", "bytes", "busy_s"), rows)
 
 
 def events(record: RunRecord) -> DataFrame:
     """Return a row for each swap of a plan or network and for each event, in order of time."""
     rows = ({"at_s": mark.at_s, "kind": mark.kind, "label": mark.label} for mark in record.marks)
-    return _frame(("at_s", "kind", "label"), rows)
+    return frame_of(("at_s", "kind", "label"), rows)
 
 
 #: The tables by their names.
@@ -117,24 +112,19 @@ def together(of_runs: Mapping[str, DataFrame]) -> DataFrame:
     return _pandas().concat(found, ignore_index=True)
 
 
-def frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Return rows as a frame with the columns of the first row."""
-    return _frame(tuple(rows[0]) if rows else (), rows)
-
-
-def check(form: Literal["csv", "parquet"]) -> None:
-    """Check that frames can be written in this form. Raises: PandasMissing, PyarrowMissing: a package is missing."""
+def check(form: TableForm) -> None:
+    """Check that frames can be written in this form. Raises: PackageMissing: pandas or pyarrow is not installed."""
     _pandas()
     if form == "parquet":
         try:
             import pyarrow  # noqa: F401
         except ImportError as error:
-            raise PyarrowMissing(
+            raise PackageMissing(
                 "Parquet files need pyarrow, and pyarrow is missing: pip install 'wan-testbed[parquet]', or write CSV"
             ) from error
 
 
-def write(frame: DataFrame, file: BinaryIO, form: Literal["csv", "parquet"]) -> None:
+def write(frame: DataFrame, file: BinaryIO, form: TableForm) -> None:
     """Write a frame to a file; an index with a name becomes the first column."""
     if form == "csv":
         frame.to_csv(file, index=frame.index.name is not None)
@@ -142,7 +132,7 @@ def write(frame: DataFrame, file: BinaryIO, form: Literal["csv", "parquet"]) -> 
         (frame.reset_index() if frame.index.name else frame).to_parquet(file, index=False)
 
 
-def _frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+def frame_of(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     """Return a frame with these columns first, even without rows, and then the other columns of the rows."""
     found = list(rows)
     others = dict.fromkeys(name for row in found for name in row if name not in columns)
@@ -153,7 +143,7 @@ def _pandas() -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise PandasMissing(
+        raise PackageMissing(
             "tables are pandas frames, and pandas is missing: pip install 'wan-testbed[tables]'"
         ) from error
     return pandas

@@ -80,5 +80,5 @@ def test_a_run_that_recorded_nothing_has_frames_without_rows(tmp_path: Path) -> 
 
 def test_without_pandas_it_is_said_how_to_get_it(record: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(frames.PandasMissing, match=r"pip install 'wan-testbed\[tables\]'"):
+    with pytest.raises(frames.PackageMissing, match=r"pip install 'wan-testbed\[tables\]'"):
         frames.rounds(record)
