@@ -98,11 +98,12 @@ def convert(
         raise bad_input(f"convert: {rule}", "--run RUNS/ID --link 'A->B' TARGET")
     if len(files) != (1 if run else 2):
         raise bad_input(f"convert: got {len(files)} files", "SOURCE TARGET, or TARGET alone with --run and --link")
-    from testbed.report.trace import measured_in
+    from testbed.report.record import RunRecord
+    from testbed.report.trace import measured_trace
 
     *source, target = files
     if run is not None and link is not None:
-        trace, origin = measured_in(run, link)
+        trace, origin = measured_trace(RunRecord.read(run), link)
         comments = [origin]
     else:
         found = read_trace(source[0], step_s=step)

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from testbed.link import NoSuchLink, find_link
 from testbed.report.record import RunRecord
-from testbed.report.run_files import NotARun
 from testbed.report.series import StepFunction, steady_rate
 from testbed.spec.units import count
 from testbed.trace.csv import Column, columns_of
@@ -111,30 +110,23 @@ def save_trace(trace: Trace, title: str, path: Path) -> None:
 BACKLOGGED = 0.05
 
 
-def measured_in(run: Path, link: str) -> tuple[Trace, str]:
-    """Return the `measured_trace` of a run's directory, and a comment on its origin.
+def measured_trace(record: RunRecord, link: str) -> tuple[Trace, str]:
+    """Return a link's throughput since training began, while its queue was backlogged, and a comment on its origin.
 
-    Raises:
-        TraceError: The directory is not a run's, the run has no such link, or the link was never backlogged.
-    """
-    try:
-        record = RunRecord.read(run)
-    except NotARun as error:
-        raise TraceError(str(error)) from None
-    link = _link_in(record, link)
-    scale = record.manifest.get("scale", 1)
-    return measured_trace(record, link), f"throughput of {link} while backlogged in run {record.id}, scale {scale}"
-
-
-def measured_trace(record: RunRecord, link: str) -> Trace:
-    """Return a link's throughput since training began, at the times at which its queue was backlogged.
-
-    Between these times the last rate holds, and before them the first: less was sent than the link could carry.
+    Between backlogs the last rate holds, and before them the first: less was sent than the link could carry.
 
     Raises:
         TraceError: The run has no such link, or the link was never backlogged for long enough.
     """
-    link = _link_in(record, link)
+    known = sorted({name for sample in record.samples for name in sample.bytes})
+    try:
+        link = find_link(link, known)
+    except NoSuchLink:
+        raise TraceError(
+            f"{record.path}: the run has no link {link!r}; name one of {', '.join(known) or '(none)'}",
+            rule="unknown-link",
+            link=link,
+        ) from None
     shares, rates = steady_rate(record.samples, link)
     rows = [
         Row(max(float(start), 0.0), max(float(rate), LEAST_BPS))
@@ -146,16 +138,6 @@ def measured_trace(record: RunRecord, link: str) -> Trace:
             f"{record.path}: {link} was hardly ever backlogged, so its rate is unknown", rule="no-rate", link=link
         )
     first = [Row(0.0, rows[0].rate_bps)] if rows[0].time_s > 0 else []
-    return Trace(lasting([*first, *rows], float(rates.edges[-1])))
-
-
-def _link_in(record: RunRecord, written: str) -> str:
-    known = sorted({name for sample in record.samples for name in sample.bytes})
-    try:
-        return find_link(written, known)
-    except NoSuchLink:
-        raise TraceError(
-            f"{record.path}: the run has no link {written!r}; name one of {', '.join(known) or '(none)'}",
-            rule="unknown-link",
-            link=written,
-        ) from None
+    scale = record.manifest.get("scale", 1)
+    origin = f"throughput of {link} while backlogged in run {record.id}, scale {scale}"
+    return Trace(lasting([*first, *rows], float(rates.edges[-1]))), origin

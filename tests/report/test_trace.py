@@ -76,7 +76,7 @@ def test_what_was_measured_is_known_only_while_the_queue_was_backlogged() -> Non
         (5, 3_500_000, 2.68),  # nothing came through
         (6, 3_600_000, 2.72),
     )
-    trace = measured_trace(run, "a->b")
+    trace, _ = measured_trace(run, "a->b")
     expected = ((0, 10e6), (1, 10e6), (3, 8e6), (4, LEAST_BPS))
     assert [(row.time_s, row.rate_bps) for row in trace.rows[:4]] == [(at, pytest.approx(r)) for at, r in expected]
     assert trace.duration_s == 6
