@@ -179,10 +179,12 @@ def _make(on: On, strict: bool, display: Display, renew: bool = False) -> Make:
 def _side_by_side(compared: Comparison) -> Path | None:
     """Write the page of the finished runs, and return its path; None if no run finished, or it can't be written."""
     from testbed.report.page import write_comparison
+    from testbed.report.record import RunRecord
 
     finished = _finished(compared)
     try:
-        return write_comparison(finished, finished[-1].parent / "comparison.html") if finished else None
+        records = [RunRecord.read(run) for run in finished]
+        return write_comparison(records, finished[-1].parent / "comparison.html") if finished else None
     except Exception as error:
         err.print(f"no comparison page: {ending_of(error)[1]}", markup=False)
         return None

@@ -28,14 +28,14 @@ app = typer.Typer()
 def report(runs: RunDirectories) -> None:
     """Write the report page of a run, or one page that compares several runs."""
     from testbed.report.opening import ended_early
-    from testbed.report.page import write_page, write_side_by_side
+    from testbed.report.page import write_comparison, write_page
     from testbed.report.record import RunRecord
 
     records = [RunRecord.read(run) for run in runs]
     for record in records:
         for reason in () if record.finished else (*ended_early(record), *record.gaps):
             err.print(f"{record.path} has not finished: {reason}", markup=False)
-    typer.echo(write_page(records[0]) if len(runs) == 1 else write_side_by_side(records, Path("runs/comparison.html")))
+    typer.echo(write_page(records[0]) if len(runs) == 1 else write_comparison(records, Path("runs/comparison.html")))
 
 
 def view(

@@ -45,12 +45,7 @@ def write_page(record: RunRecord) -> Path:
     return target
 
 
-def write_comparison(runs: Sequence[Path], target: Path) -> Path:
-    """Write the page of several runs side by side to `target` and return it. Raises: NotARun: names the folder."""
-    return write_side_by_side([RunRecord.read(run) for run in runs], target)
-
-
-def write_side_by_side(records: Sequence[RunRecord], target: Path) -> Path:
+def write_comparison(records: Sequence[RunRecord], target: Path) -> Path:
     """Write the page of several runs side by side to `target` and return it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, _render("comparison.html.j2", comparison_values(records)))

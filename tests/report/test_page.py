@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -14,7 +15,6 @@ from testbed.report.figures.canvas import Drawing
 from testbed.report.opening import badge, key_figures, opening
 from testbed.report.page import write_comparison, write_report
 from testbed.report.record import RunRecord
-from testbed.report.run_files import NotARun
 from testbed.report.text import UNKNOWN
 from testbed.run.conclusion.conclude import failed
 from testbed.telemetry.round_span import MEANING
@@ -319,14 +319,18 @@ def test_the_page_of_a_command_that_failed_tells_of_no_rounds(tmp_path: Path) ->
     assert "rounds" not in " ".join(badge(RunRecord.read(run)).reasons), "neither where the run was cut off"
 
 
+def comparison(runs: Sequence[Path]) -> str:
+    target = runs[0].parent / "pages" / "comparison.html"
+    return write_comparison([RunRecord.read(run) for run in runs], target).read_text(encoding="utf-8")
+
+
 def test_runs_side_by_side(tmp_path: Path) -> None:
     runs = [
         build_run(tmp_path / f"{policy}-{seed}", rounds=30, seed=seed, policy=policy, slower=slower)
         for policy, slower in (("star", 2.0), ("mst", 1.0))
         for seed in (1, 2)
     ]
-    target = write_comparison(runs, tmp_path / "pages" / "comparison.html")
-    html = target.read_text(encoding="utf-8")
+    html = comparison(runs)
     page = _Page(html)
     for label in ("star, seed 1", "star, seed 2", "mst, seed 1", "mst, seed 2"):
         assert label in page.text
@@ -342,7 +346,7 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
 @words_alone
 def test_one_run_and_one_member_are_counted_in_the_singular(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=12)
-    html = write_comparison([run], tmp_path / "comparison.html").read_text(encoding="utf-8")
+    html = comparison([run])
     assert "<h1>1 run side by side</h1>" in html
     record = RunRecord.read(run)
     record.__dict__["members"] = MEMBERS[:1]
@@ -354,7 +358,7 @@ def test_what_controllers_knew_is_set_side_by_side(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / f"{policy}", rounds=40, policy=policy) for policy in ("star", "mst", "ring")]
     for run, knowledge in zip(runs, ("measured", "measured", "oracle"), strict=True):
         follow(run, knowledge)
-    html = write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")
+    html = comparison(runs)
     table = html[html.index("9 of 10 within") : html.index("predicted ÷ measured")]
     assert re.findall(r'<tr><td class="">(\w+)<', table) == ["star", "mst"], "the third was told the truth"
 
@@ -363,7 +367,7 @@ def test_what_controllers_knew_is_set_side_by_side(tmp_path: Path) -> None:
 def test_what_was_set_otherwise_is_told(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / f"run-{rounds}", rounds=rounds) for rounds in (12, 15)]
     (runs[1] / "summary.json").unlink()
-    html = write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")
+    html = comparison(runs)
     assert '<th scope="col">train.rounds</th>' in html
     assert re.search(r"run-15</strong> is unfinished", html)
 
@@ -371,7 +375,7 @@ def test_what_was_set_otherwise_is_told(tmp_path: Path) -> None:
 @words_alone
 def test_equal_runs_get_names_of_their_own(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / str(index) / "same", rounds=12) for index in range(2)]
-    text = _Page(write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")).text
+    text = _Page(comparison(runs)).text
     assert "same #1" in text
     assert "same #2" in text
     assert "no difference" in text
@@ -387,14 +391,7 @@ def test_medians_are_those_of_runs_that_differ_in_their_seed_alone(tmp_path: Pat
             manifest = json.loads((runs[-1] / "manifest.json").read_text())
             manifest["spec"]["sync"]["strategy"] = strategy
             (runs[-1] / "manifest.json").write_text(json.dumps(manifest))
-    page = _Page(write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8"))
+    page = _Page(comparison(runs))
     assert "mst, sync.strategy gradients" in page.text and "mst, sync.strategy diloco" in page.text
-    page = _Page(write_comparison(runs[::2], tmp_path / "comparison.html").read_text(encoding="utf-8"))
+    page = _Page(comparison(runs[::2]))
     assert "By policy" not in page.text
-
-
-def test_a_comparison_names_the_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(NotARun) as caught:
-        write_comparison([build_run(tmp_path / "run", rounds=5), tmp_path / "elsewhere"], tmp_path / "page.html")
-    assert caught.value.file == tmp_path / "elsewhere"
-    assert not (tmp_path / "page.html").exists()
