@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -28,7 +28,7 @@ from testbed.protocol import FragmentDrift, Job
 from testbed.run.errors import CannotRun
 from testbed.simulation import means
 from testbed.simulation.means import RoundInput
-from testbed.simulation.members import Activity, AwaitRound, CompletedRound, ComputeStep, EndStep, Learning, Operation
+from testbed.simulation.members import Activity, AwaitRound, CompletedRound, ComputeStep, EndStep, Operation
 from testbed.simulation.round_model import Payload, coded_payload
 from testbed.spec.train import DATASETS
 from testbed.sync.checkpoint import Stateful
@@ -288,16 +288,3 @@ class PlaceholderMembers(TrainingMembers):
 def _without_metrics(activity: Activity) -> Activity:
     operations = (EndStep({}) if isinstance(its, EndStep) else its for its in activity.operations)
     return replace(activity, operations=tuple(operations))
-
-
-@contextmanager
-def training_members(
-    jobs: Mapping[str, Job], elements: int, gradients: bool, plan: Callable[[], Plan]
-) -> Iterator[Learning]:
-    """Yield members that train; see `members.learning_of`."""
-    if gradients:
-        with real_learners() as make, closing(RealMembers(jobs, make, plan)) as real:
-            yield real
-    else:
-        with closing(PlaceholderMembers(jobs, elements, plan)) as placeholders:
-            yield placeholders

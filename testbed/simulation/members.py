@@ -9,7 +9,7 @@ member_training, which loads PyTorch; members whose rounds are known without a m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -229,10 +229,11 @@ class GradientRounds:
         return ""
 
 
+@contextmanager
 def learning_of(
     jobs: Mapping[str, Job], elements: int, gradients: bool, plan: Callable[[], Plan]
-) -> AbstractContextManager[Learning]:
-    """Return a context manager that provides the activities and the means of the members of these jobs.
+) -> Iterator[Learning]:
+    """Provide the activities and the means of the members of these jobs.
 
     Args:
         jobs: The job of each member.
@@ -245,7 +246,14 @@ def learning_of(
     """
     each_step = all(job.scheme == "gradients" and job.options.get("powersgd_rank") is None for job in jobs.values())
     if each_step and not gradients:
-        return nullcontext(GradientRounds(jobs, elements))
-    from testbed.simulation.member_training import training_members  # loads PyTorch, which gradient rounds need not
+        yield GradientRounds(jobs, elements)
+        return
+    # Loads PyTorch, which gradient rounds need not.
+    from testbed.simulation.member_training import PlaceholderMembers, RealMembers, real_learners
 
-    return training_members(jobs, elements, gradients, plan)
+    if gradients:
+        with real_learners() as make, closing(RealMembers(jobs, make, plan)) as real:
+            yield real
+    else:
+        with closing(PlaceholderMembers(jobs, elements, plan)) as placeholders:
+            yield placeholders
