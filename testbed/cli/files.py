@@ -13,8 +13,10 @@ from testbed.cli.console import bad_input, list_presets, out, quantity
 from testbed.spec.units import Delay, Rate, count
 from testbed.starts import KINDS, StartError
 
-experiment_app = typer.Typer(no_args_is_help=True)
-topology_app = typer.Typer(no_args_is_help=True)
+experiment_app = typer.Typer(no_args_is_help=True, help="List the experiments that come with the testbed.")
+topology_app = typer.Typer(
+    no_args_is_help=True, help="List the topologies that come with the testbed, or make one from the file of a graph."
+)
 
 
 def new(
@@ -42,20 +44,10 @@ def schema(kind: Annotated[str, typer.Argument(metavar="KIND", help="experiment 
     typer.echo(json.dumps(kinds[kind](), indent=1, ensure_ascii=False))
 
 
-@experiment_app.callback()
-def experiment() -> None:
-    """List the experiments that come with the testbed."""
-
-
 @experiment_app.command("list")
 def list_experiments() -> None:
     """List the preset experiments; `testbed run NAME` runs one, `testbed simulate NAME` simulates it."""
     list_presets("experiment")
-
-
-@topology_app.callback()
-def topology() -> None:
-    """List the topologies that come with the testbed, or make one from the file of a graph."""
 
 
 @topology_app.command("list")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -15,8 +14,6 @@ from testbed.cli.network import Name, chosen_network_or_run
 
 if TYPE_CHECKING:
     from testbed.api.client import ApiClient
-
-T = TypeVar("T")
 
 #: The name of the hidden command that reads `testbed link LINK …`. A link's name has a dash inside, so it differs.
 OLDER_LINK = "older"
@@ -39,7 +36,9 @@ class LinkCommands(TyperGroup):
 link_app = typer.Typer(
     cls=LinkCommands, no_args_is_help=True, help="Change a link of a network or a run, or take the link down or up."
 )
-worker_app = typer.Typer(no_args_is_help=True)
+worker_app = typer.Typer(
+    no_args_is_help=True, help="Add a worker to a network or an elastic run, or kill or restart a worker of a run."
+)
 
 Link = Annotated[
     str,
@@ -66,7 +65,7 @@ def exec_(
     from testbed.emulation.process import ProcessIdentity
 
     name = chosen_network_or_run(name)
-    hosts = _answer(name, lambda network: network.status())["hosts"]
+    hosts = _api_of(name).status()["hosts"]
     if host not in hosts:
         raise bad_input(f"{name} has no host {host}", f"one of {', '.join(hosts)}")
     try:
@@ -92,7 +91,7 @@ def status(name: Name = None, json_: Json = False) -> None:
     found, silent = [], []
     for each in names:
         try:
-            found.append(_answer(each, lambda network: network.status()))
+            found.append(_api_of(each).status())
         except RequestFailed as error:  # the failure of one network must not hide the others
             silent.append(f"{each}: {error}")
     # A running experiment has a network too; a killed testbed may have left one.
@@ -166,7 +165,7 @@ def _change_link(link: str, values: dict[str, str | bool], name: str | None, jso
     from testbed.cli.tables import print_link
     from testbed.link import link_name
 
-    state = _answer(chosen_network_or_run(name), lambda network: network.change_link(link, values))
+    state = _api_of(chosen_network_or_run(name)).change_link(link, values)
     if json_:
         typer.echo(json.dumps(state))
     else:
@@ -181,16 +180,11 @@ def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None
 
     file = topology.absolute()
     wanted = Topology.load(file)
-    done = _answer(chosen_network_or_run(name), lambda network: network.do(SwapNetwork(file=file)))
+    done = _api_of(chosen_network_or_run(name)).do(SwapNetwork(file=file))
     if json_:
         typer.echo(json.dumps(done))
     else:
         print_swap(wanted.name, done)
-
-
-@worker_app.callback()
-def worker() -> None:
-    """Add a worker to a network or an elastic run, or kill or restart a worker of a run."""
 
 
 @worker_app.command()
@@ -204,7 +198,7 @@ def add(
     """Start one more worker at a site; in an elastic run it joins the members and trains with them."""
     from testbed.api.requests import AddWorker
 
-    added = _answer(chosen_network_or_run(name), lambda network: network.do(AddWorker(site=site)))
+    added = _api_of(chosen_network_or_run(name)).do(AddWorker(site=site))
     typer.echo(json.dumps(added) if json_ else f"worker {added['worker']} is up at {added['address']}")
 
 
@@ -213,7 +207,7 @@ def kill(worker: Worker, name: Name = None) -> None:
     """Kill a worker's program as a crash would, in an elastic run or under a strategy that survives the loss."""
     from testbed.api.requests import KillWorker
 
-    _answer(chosen_network_or_run(name), lambda network: network.do(KillWorker(worker=worker)))
+    _api_of(chosen_network_or_run(name)).do(KillWorker(worker=worker))
     typer.echo(f"{worker} was killed")
 
 
@@ -222,12 +216,12 @@ def restart(worker: Worker, name: Name = None) -> None:
     """Start a worker's program again in an elastic run, in a new container."""
     from testbed.api.requests import RestartWorker
 
-    _answer(chosen_network_or_run(name), lambda network: network.do(RestartWorker(worker=worker)))
+    _api_of(chosen_network_or_run(name)).do(RestartWorker(worker=worker))
     typer.echo(f"{worker} was started again")
 
 
-def _answer(name: str, ask: Callable[[ApiClient], T]) -> T:
-    """Return what `ask` returns, given a client of the network's API. Raises RequestRefused or RequestFailed."""
+def _api_of(name: str) -> ApiClient:
+    """Return a client of the API of a network or run."""
     from testbed.emulation.daemon import client
 
-    return ask(client(name))
+    return client(name)
