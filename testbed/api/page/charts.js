@@ -46,7 +46,6 @@ function chart(box, title, labels, height = HEIGHT) {
   return plot;
 }
 
-
 /** Three figures, and all digits before the point. */
 export const figure = value => Number(Math.abs(value) >= 100 ? Math.round(value) : value.toPrecision(3)).toString();
 

@@ -6,20 +6,12 @@ import { at } from "./dom.js";
 const LAST_ROUNDS = 50;
 
 /** The index of the last entry of a list, ascending by `of`, that is not above `value`; -1 if all are. */
-function last(list, value, of = one => one) {
-  let low = 0, high = list.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (of(list[middle]) <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low - 1;
-}
+const last = (list, value, of = one => one) => d3.bisector(of).right(list, value) - 1;
 
 const upTo = (list, value, of) => list.slice(0, last(list, value, of) + 1);
 
 /** The state `seconds` after training began; `recording` is the API's. */
-export function stateAt(recording, seconds) {
+function stateAt(recording, seconds) {
   const second = last(recording.traffic_s, seconds);
   const { links, traffic } = linksAt(recording, seconds, second);
   const rounds = upTo(recording.rounds, seconds, round => round.finished_s);
@@ -60,9 +52,7 @@ function linksAt(recording, seconds, second) {
       jitter_s: 0,
       up: link.up[step],
       replayed: traced && traced.includes(name),
-      declared: {},
       changed: changedAt(recording.changes[name] ?? [], seconds),
-      tag: "",
     };
     const bytes = recording.bytes[name];
     if (bytes && second >= 0) traffic[name] = { bytes: bytes[second] ?? 0 };
@@ -83,7 +73,6 @@ function trainingAt(recording, rounds) {
     rounds: recording.rounds.length,
     metrics: Object.assign({}, ...rounds.slice(-LAST_ROUNDS).map(round => round.metrics)),
     workers: spentIn(newest),
-    state: "recorded",
   };
 }
 
