@@ -8,7 +8,7 @@ The controller is the coordinator of a live run, whose actions are carried out a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -220,7 +220,7 @@ class EventSchedule:
             self._inform_oracle()
 
     @property
-    def pending(self) -> Sequence[str]:
+    def pending(self) -> list[str]:
         """Descriptions of the events that have not happened."""
         return [event_text(event) for event in self._pending]
 

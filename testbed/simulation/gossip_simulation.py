@@ -54,7 +54,7 @@ def simulate_gossip(
     schedule: EventSchedule,
     recorder: RunRecorder,
     gradients: bool,
-    until_s: float = inf,
+    until_s: float,
 ) -> float:
     """Simulate members that gossip, to their end or to `until_s`. Returns the duration of training in seconds."""
     recorder.begin(experiment, "messages", gradients)
@@ -150,7 +150,7 @@ class GossipSimulation:
         self._lowest = 0
         self._ended: list[str] = []
 
-    def run(self, until_s: float = inf) -> float:
+    def run(self, until_s: float) -> float:
         """Simulate all iterations, cut off at `until_s`, and return the seconds that training took.
 
         Returns:

@@ -142,9 +142,7 @@ class RunRecorder:
     def _record_links(self, until_s: float) -> None:
         if len(self._environment.controller.spec.members) > MOST_RECORDED:
             return
-        for state in self._environment.network.since(max(self._recorded_s, 0.0)):
-            if state.at_s > until_s:
-                break
+        for state in self._environment.network.between(max(self._recorded_s, 0.0), until_s):
             if state.at_s <= self._recorded_s:
                 continue
             at_s = self._environment.queue.clocks.zero_s + state.at_s

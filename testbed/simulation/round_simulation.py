@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import count
-from math import inf
 
 from testbed.plan import Plan
 from testbed.protocol import Goodbye
@@ -47,7 +46,7 @@ def simulate_rounds(
     schedule: EventSchedule,
     recorder: RunRecorder,
     gradients: bool,
-    until_s: float = inf,
+    until_s: float,
 ) -> float:
     """Simulate members that reduce in rounds, to their end or to `until_s`.
 

@@ -165,5 +165,5 @@ def train(
         rate_errors={},
         status=environment.controller.status(),
         network_swaps=schedule.swaps,
-        missed_events=list(schedule.pending),
+        missed_events=schedule.pending,
     )
