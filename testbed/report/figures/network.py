@@ -244,6 +244,7 @@ class Labels:
     def place(self, label: str, start: Point, stop: Point) -> Point:
         """Return the place on or beside a link where its label covers the least, and take it."""
         lines = label.split("\n")
+        # Half of the label's width and height.
         width = max(map(len, lines)) * LABEL_POINTS * CHARACTER * self._unit / 2
         height = len(lines) * LABEL_POINTS * 1.15 * self._unit / 2
         (x0, y0), (x1, y1) = start, stop
@@ -254,7 +255,7 @@ class Labels:
 
         def hidden(away: float, part: float) -> tuple[float, _Box]:
             x, y = x0 + part * (x1 - x0) + away * aside * across[0], y0 + part * (y1 - y0) + away * aside * across[1]
-            box = _Box.around(x, y, width, height)
+            box = _Box(x - width, y - height, x + width, y + height)
             far = ASIDE * abs(away) + abs(part - 0.5)
             return sum(box.shared(other) for other in self.taken) + FAR * area * far, box
 
@@ -270,11 +271,6 @@ class _Box:
     low: float
     right: float
     high: float
-
-    @classmethod
-    def around(cls, x: float, y: float, width: float, height: float) -> _Box:
-        """Return the box around a centre; `width` and `height` are half of the box's."""
-        return cls(x - width, y - height, x + width, y + height)
 
     def shared(self, other: _Box) -> float:
         """Return the area that both boxes cover."""
