@@ -12,9 +12,9 @@ of a program are carried out here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -27,7 +27,7 @@ from testbed.run.errors import RunFailed
 from testbed.run.watchdog import longest_quiet_s
 from testbed.simulation.environment import Environment, EventSchedule
 from testbed.simulation.event_queue import EventQueue
-from testbed.simulation.member_training import MOST_ELEMENTS, real_learners, small_learner
+from testbed.simulation.member_training import MOST_ELEMENTS, MakeLearner, real_learners, small_learner
 from testbed.simulation.members import DeclaredCompute
 from testbed.simulation.message_network import MessageNetwork, QueuedMessage
 from testbed.simulation.network import NetworkState
@@ -59,7 +59,16 @@ def simulate_gossip(
     """Simulate members that gossip, to their end or to `until_s`. Returns the duration of training in seconds."""
     recorder.begin(experiment, "messages", gradients)
     jobs, clock = environment.controller.spec.jobs, environment.queue.clocks.monotonic
-    with _setups(jobs, experiment.spec.own_train.model_bytes // 4, gradients, clock) as setups:
+    elements = experiment.spec.own_train.model_bytes // 4
+    larger = None if gradients else elements / min(elements, MOST_ELEMENTS)
+    learners: AbstractContextManager[MakeLearner] = (
+        real_learners() if gradients else nullcontext(lambda work: small_learner(work, elements))
+    )
+    with learners as make:
+        setups = {
+            name: GossipSetup.of(name, jobs, make(Workload.from_json(job.workload)), larger, clock)
+            for name, job in jobs.items()
+        }
         return GossipSimulation(environment, schedule, setups, recorder, longest_quiet_s(experiment)).run(until_s)
 
 
@@ -109,22 +118,6 @@ class GossipSetup:
             return "", {}
         flat.scatter(self.participant.model, self.model.parameters)
         return self.model.digest(), self.model.evaluate()
-
-
-@contextmanager
-def _setups(
-    jobs: Mapping[str, Job], elements: int, gradients: bool, clock: Callable[[], float]
-) -> Iterator[dict[str, GossipSetup]]:
-    """Provide the members' setups; see `members.learning_of` for the arguments and errors."""
-    works = {name: Workload.from_json(job.workload) for name, job in jobs.items()}
-    if gradients:
-        with real_learners() as make:
-            yield {name: GossipSetup.of(name, jobs, make(work), None, clock) for name, work in works.items()}
-        return
-    larger = elements / min(elements, MOST_ELEMENTS)
-    yield {
-        name: GossipSetup.of(name, jobs, small_learner(work, elements), larger, clock) for name, work in works.items()
-    }
 
 
 class GossipSimulation:
