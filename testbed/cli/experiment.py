@@ -49,11 +49,8 @@ Strict = Annotated[
 def overrides(pairs: list[str], own: Mapping[str, str | int | None] | None = None) -> dict[str, str]:
     """Return the `key=value` texts of --set as a mapping, with the values of the command's own options.
 
-    Exit with bad input for a text without `=`, and for a field that both --set and an option give.
-
-    Args:
-        pairs: The texts of --set.
-        own: Field → the value of its option, or None without one. The option's name is the last part of the field's.
+    Exit with bad input for a text without `=`, and for a field that both --set and an option give. `own` maps a field
+    to its option's value, or None without one; the option's name is the last part of the field's.
     """
     from testbed.spec.load import is_part
 

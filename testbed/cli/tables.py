@@ -38,11 +38,9 @@ console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isat
 
 
 def print_status(networks: Iterable[Mapping[str, Any]], others: Mapping[str, int | None]) -> None:
-    """Print the networks that are up.
+    """Print the status of each network that is up, and the `others`: name → pid of networks of running experiments.
 
-    Args:
-        networks: The status of each network.
-        others: Name → pid of networks of running experiments; a network without a pid was left by a crash.
+    A network without a pid was left by a crash.
     """
     networks = list(networks)
     for network in networks:

@@ -64,11 +64,8 @@ class ReportLine(msgspec.Struct, gc=False):
 def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     """Return the recording of a run's directory. Times are seconds since training began.
 
-    A run of two hours takes 1.3 s to read, of which links take 0.9 s.
-
-    Args:
-        path: The directory.
-        forks: Whether a fork of this process, which may have no other thread yet, reads the links meanwhile.
+    A run of two hours takes 1.3 s to read, of which links take 0.9 s. With `forks`, a fork of this process, which may
+    have no other thread yet, reads the links meanwhile.
 
     Raises:
         NotARun: The directory is not that of an experiment's run.

@@ -93,12 +93,8 @@ class GossipSetup:
     ) -> GossipSetup:
         """Return the setup of a member by its job.
 
-        Args:
-            name: The member.
-            jobs: The jobs of all members.
-            model: The member's model, or a small stand-in for it that learns nothing.
-            larger: The size of the declared model over that of the stand-in; None if `model` learns for real.
-            clock: Returns the current time in seconds.
+        `model` is the member's own, or a small stand-in that learns nothing. `larger` is the size of the declared model
+        over the stand-in's; None if the member learns for real. `clock` returns the current time in seconds.
         """
         job, members = jobs[name], tuple(jobs)
         work, node = Workload.from_json(job.workload), NodeConfiguration.from_json(job.assignment)

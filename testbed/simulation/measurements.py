@@ -150,11 +150,9 @@ def _size(own: Mapping[str, Sequence[Transfer]], detoured: Mapping[Pair, float],
 
 
 def trains(sent: Sequence[Transfer], zero_s: float) -> Iterator[tuple[float, Train]]:
-    """Yield the trains that a receiver would see of a sender's chunks (see sync/transport/arrivals).
+    """Yield the trains that a receiver would see of a sender's chunks in order (see sync/transport/arrivals).
 
-    Args:
-        sent: The chunks, in order.
-        zero_s: When training began, in Unix time.
+    Training began at `zero_s`, in Unix time.
 
     Yields:
         When each train was over, in seconds after training began, and the train, in Unix time.
@@ -209,12 +207,7 @@ class ProbeModel:
         self._rounds.append(done)
 
     def train(self, member: str, probe: Probe, now_s: float) -> tuple[float, Train] | None:
-        """Return a train of a probe that a member sends now.
-
-        Args:
-            member: The sender.
-            probe: The probe, with its receiver.
-            now_s: The moment, in seconds after training began.
+        """Return a train of a probe that a member sends at `now_s`, in seconds after training began.
 
         Returns:
             When the train is over, in seconds after training began, and the train, in Unix time. None if the two

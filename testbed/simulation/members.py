@@ -233,13 +233,9 @@ class GradientRounds:
 def learning_of(
     jobs: Mapping[str, Job], elements: int, gradients: bool, plan: Callable[[], Plan]
 ) -> Iterator[Learning]:
-    """Provide the activities and the means of the members of these jobs.
+    """Provide the activities and the means of the members of these jobs, whose model has `elements`.
 
-    Args:
-        jobs: The job of each member.
-        elements: The number of the model's elements.
-        gradients: Whether members learn for real.
-        plan: Returns the plan of the next round.
+    With `gradients` members learn for real. `plan` returns the plan of the next round.
 
     Raises:
         EmulationError: data is missing or cannot be made, or there is no GPU.

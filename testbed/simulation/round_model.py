@@ -137,13 +137,9 @@ class RoundModel(ABC):
         self._timeout_s = timeout_s
 
     def simulate(self, plan: Plan, number: int, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
-        """Simulate round `number` of a plan. Groups that reduce among themselves do not share links.
+        """Simulate round `number` of a plan. Each member begins it `began_s` seconds after training began.
 
-        Args:
-            plan: The plan of the round.
-            number: The round's number, which decides whether groups reduce among themselves.
-            began_s: When each member begins, in seconds after training began.
-            payload: The bytes to move.
+        The number decides whether groups reduce among themselves; such groups do not share links.
 
         Raises:
             RunFailed: the round cannot end, or lasts for longer than the timeout at one of the members.
@@ -278,13 +274,7 @@ class ChunkModel(RoundModel):
     name = "chunks"
 
     def __init__(self, network: SimulatedNetwork, timeout_s: float, connections: BbrConnections | None = None) -> None:
-        """Make a model that simulates rounds over `network`, chunk by chunk.
-
-        Args:
-            network: The links and their changes.
-            timeout_s: The longest duration of a round; a longer one fails the run, as in emulation.
-            connections: The connections' state under BBR; None under another congestion control.
-        """
+        """Make a model as `RoundModel` does. `connections` is None unless the congestion control is BBR."""
         super().__init__(network, timeout_s)
         self._connections = connections
         self._planned = RecentPlans(PlanRounds)

@@ -37,14 +37,9 @@ from testbed.spec.experiment import Experiment
 
 
 def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish: Publish, display: Display) -> Executed:
-    """Simulate the experiment in a file.
+    """Simulate the experiment in a file, with real `gradients` or without.
 
-    Args:
-        file: The experiment.
-        overrides: Values for its fields.
-        gradients: Whether members learn for real.
-        publish: Makes the report of a run in a directory, also of one that failed or was interrupted.
-        display: Shows the progress and the summary.
+    `publish` makes the report of a run in a directory, also of one that failed or was interrupted.
 
     Raises:
         SpecError: the file is not valid, or has something that is not simulated.
@@ -126,16 +121,10 @@ def train(
     routes: Routes | None = None,
     until_s: float = inf,
 ) -> Outcome:
-    """Simulate a training, with its records in a run's directory.
+    """Simulate a training, with its records in a run's directory, with real `gradients` or without.
 
-    Args:
-        experiment: The experiment.
-        directory: Where the records are written.
-        display: Shows the progress.
-        gradients: Whether members learn for real.
-        routes: The network's routes at the start, if they are known already.
-        until_s: Seconds after training began at which it is cut off. Members then say no goodbye, as in a run that is
-            interrupted.
+    `routes` are the network's at the start, if they are known already. The training is cut off `until_s` seconds after
+    it began; members then say no goodbye, as in a run that is interrupted.
 
     Returns:
         The outcome, as of a run whose links were not measured from outside.
