@@ -40,20 +40,28 @@ class Site:
         self.socket = folder / "api.sock"
         self.subject = subject
         self.server = server
+        self.bearer = {"Authorization": f"Bearer {server.token}"}
 
-    def ask(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, port: bool = False
-    ) -> tuple[int, Any, http.client.HTTPMessage]:
+    def send(
+        self, method: str, path: str, text: Any, headers: dict[str, str], port: bool = True
+    ) -> tuple[int, bytes, http.client.HTTPMessage]:
         connection: http.client.HTTPConnection = UnixConnection(self.socket, 20)
         if port:
             assert self.server.port is not None
             connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE_S)
-        text = body if body is None or isinstance(body, bytes) else json.dumps(body)
-        connection.request(method, f"/api/v1{path}", text, {"Content-Type": "application/json", **(headers or {})})
+        connection.request(method, path, text, headers)
         reply = connection.getresponse()
         said = reply.read()
         connection.close()
-        return reply.status, json.loads(said) if said.startswith((b"{", b"[")) else said.decode(), reply.headers
+        return reply.status, said, reply.headers
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, port: bool = False
+    ) -> tuple[int, Any, http.client.HTTPMessage]:
+        text = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        kind = {"Content-Type": "application/json", **(headers or {})}
+        status, said, received = self.send(method, f"/api/v1{path}", text, kind, port)
+        return status, json.loads(said) if said.startswith((b"{", b"[")) else said.decode(), received
 
     def link(self, name: str = LINK) -> dict[str, Any]:
         status, link, headers = self.ask("GET", f"/links/{quote(name)}")
@@ -267,11 +275,10 @@ def test_a_change_by_anybody_is_pushed_to_all_subscribers(site: Site) -> None:
 
 def test_the_socket_is_its_owner_s_and_the_port_needs_the_token(site: Site) -> None:
     assert stat.S_IMODE(site.socket.stat().st_mode) == 0o600
-    bearer = {"Authorization": f"Bearer {site.server.token}"}
     assert site.ask("GET", "/sites", port=True)[0] == 401
-    assert site.ask("GET", "/sites", headers=bearer, port=True)[0] == 200
-    assert site.ask("GET", "/sites", headers={**bearer, "Host": "evil.example"}, port=True)[0] == 421
-    assert site.ask("GET", "/sites", headers={**bearer, "Origin": "http://evil.example"}, port=True)[0] == 403
+    assert site.ask("GET", "/sites", headers=site.bearer, port=True)[0] == 200
+    assert site.ask("GET", "/sites", headers={**site.bearer, "Host": "evil.example"}, port=True)[0] == 421
+    assert site.ask("GET", "/sites", headers={**site.bearer, "Origin": "http://evil.example"}, port=True)[0] == 403
     with pytest.raises(PortTaken, match=f"--port {site.server.port}"):
         ApiServer(site.subject, site.folder / "other.sock", site.server.port)
 
@@ -296,28 +303,17 @@ def test_the_client_tells_refusals_from_failures(site: Site, tmp_path: Path) -> 
         ApiClient(tmp_path / "nobody.sock", "the network one").status()
 
 
-def scrape(site: Site, headers: dict[str, str]) -> tuple[int, str, str]:
-    """Return what Prometheus gets on the port: status, type, text."""
-    assert site.server.port is not None
-    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=PATIENCE_S)
-    connection.request("GET", "/metrics", headers=headers)
-    reply = connection.getresponse()
-    text = reply.read().decode()
-    connection.close()
-    return reply.status, reply.headers["Content-Type"], text
-
-
 def test_prometheus_reads_its_links(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     shaper = site.subject._testbed.network.shaper
     counters = LinkCounters(packets=700, bytes=1_000_000, dropped_queue=4, dropped_loss=5, backlog_bytes=3000)
     monkeypatch.setattr(shaper, "counted", {LINK: counters})
     site.patch({"rate": "5mbit", "delay": "20ms"})
-    assert scrape(site, {})[0] == 401
-    status, kind, text = scrape(site, {"Authorization": f"Bearer {site.server.token}"})
-    assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert site.send("GET", "/metrics", None, {})[0] == 401
+    status, text, headers = site.send("GET", "/metrics", None, site.bearer)
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     found = {
         (sample.name, sample.labels.get("link"), sample.labels.get("reason")): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(text.decode())
         for sample in family.samples
     }
     assert found["testbed_link_rate_bytes_per_second", LINK, None] == pytest.approx(5e6 / 8)
@@ -333,11 +329,7 @@ def test_prometheus_reads_its_links(site: Site, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("path", ["/", "/metrics", "/page/main.js"])
 def test_what_is_not_json_has_headers_for_those_that_ask_for_them_alone(site: Site, path: str) -> None:
     """As `curl -I` does."""
-    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=PATIENCE_S)
-    connection.request("HEAD", path, headers={"Authorization": f"Bearer {site.server.token}"})
-    reply = connection.getresponse()
-    assert (reply.status, reply.read()) == (200, b"")
-    connection.close()
+    assert site.send("HEAD", path, None, site.bearer)[:2] == (200, b"")
 
 
 def test_an_error_that_no_route_foresaw_is_answered_in_words(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
