@@ -182,11 +182,8 @@ def interruptible_run(
         with interruptible():
             yield
     except Interrupted as signal_:
-        raise fail(INTERRUPTED, _interrupted(signal_, undone, without_records)) from None
-
-
-def _interrupted(signal_: Interrupted, undone: str, without_records: str) -> str:
-    if signal_.records is None:
-        return f"interrupted ({signal_}): {without_records}"
-    page = f", their page is {signal_.page}" if signal_.page else ""
-    return f"interrupted ({signal_}): {undone}; records are in {signal_.records}{page}"
+        outcome = without_records
+        if signal_.records is not None:
+            page = f", their page is {signal_.page}" if signal_.page else ""
+            outcome = f"{undone}; records are in {signal_.records}{page}"
+        raise fail(INTERRUPTED, f"interrupted ({signal_}): {outcome}") from None
