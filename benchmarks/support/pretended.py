@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from ipaddress import IPv4Address, IPv4Interface
-from types import TracebackType
 from typing import Self
 
 from testbed.emulation.network import device
@@ -63,9 +62,7 @@ class PretendedHosts:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def slow_down(self, one_way_s: float) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from websockets.sync.client import ClientConnection, connect
@@ -178,9 +177,7 @@ class Browser:
         address = f"{self._host}{path}"
         return self._sockets.enter_context(connect(address, max_size=None, ping_interval=None, close_timeout=CLOSE_S))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._sockets.close()
         self._process.wait(PATIENCE_S)

@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 
 from msgspec.structs import replace
 
@@ -105,9 +104,7 @@ class Controller:
     def __enter__(self) -> Controller:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.die()
 
     def _accept(self) -> None:
