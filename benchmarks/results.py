@@ -74,14 +74,14 @@ def entries(file: Path) -> list[Entry]:
     return msgspec.json.decode(file.read_bytes(), type=list[Entry])
 
 
-def newest(file: str, name: str) -> Entry:
-    """Return the last entry of a table. KeyError: the file has no such table."""
-    return {entry.table: entry for entry in entries(RESULTS / f"{file}.json")}[name]
+def newest(file: str) -> dict[str, Entry]:
+    """Return the last entry of each table in a file of results, by the table's name."""
+    return {entry.table: entry for entry in entries(RESULTS / f"{file}.json")}
 
 
 def rewritten(text: str) -> str:
     """Return a page's text with each of its marked tables as the files have it."""
-    return TABLE.sub(lambda found: f"{found[1]}{newest(found['file'], found['name']).markdown()}{found[4]}", text)
+    return TABLE.sub(lambda found: f"{found[1]}{newest(found['file'])[found['name']].markdown()}{found[4]}", text)
 
 
 def printable(name: str) -> Iterator[Table]:
@@ -90,8 +90,7 @@ def printable(name: str) -> Iterator[Table]:
     Args:
         name: The file's name without `.json`.
     """
-    newest_entries = {entry.table: entry for entry in entries(RESULTS / f"{name}.json")}
-    for entry in newest_entries.values():
+    for entry in newest(name).values():
         table = Table(title=f"{name}.{entry.table}", title_justify="left", caption=entry.origin, caption_justify="left")
         for number, column in enumerate(entry.columns):
             table.add_column(column, justify="right" if number else "left", overflow="fold")

@@ -154,7 +154,7 @@ def test_a_kept_cell_does_not_count_once_its_arm_has_changed(tmp_path: Path, mon
 
 def test_recorded_tables_are_of_the_claims_in_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {(name, claim.says, claim.where, claim.claimed) for name in NAMES for claim in Published.load(name).claims}
-    assert {row[:4] for row in newest("published", "claims").rows} <= known
+    assert {row[:4] for row in newest("published")["claims"].rows} <= known
     assert compact(entries(RESULTS / "published.json")) == (RESULTS / "published.json").read_text()
     monkeypatch.setattr(published, "RECORDED", tmp_path / "published.json")
     row = (NAMES[0], "faster", "abstract", "2", "", "3", "yes")

@@ -46,7 +46,7 @@ def test_each_row_has_a_cell_for_each_column(file: Path) -> None:
 
 def test_the_newest_entry_of_a_table_is_the_last() -> None:
     last = [entry for entry in entries(RESULTS / "replanning.json") if entry.table == "rounds"][-1]
-    assert newest("replanning", "rounds") == last
+    assert newest("replanning")["rounds"] == last
 
 
 def test_a_table_names_its_command_and_what_it_was_measured_on() -> None:
