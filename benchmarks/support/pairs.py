@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -89,11 +89,7 @@ def batch(command: Sequence[str], lines: Sequence[str] = ()) -> None:
 def namespaces(count: int) -> Iterator[list[Namespace]]:
     """Make `count` empty network namespaces, until the context is left."""
     with ExitStack() as stack:
-        made = []
-        for _ in range(count):
-            made.append(Namespace())
-            stack.callback(made[-1].close)
-        yield made
+        yield [stack.enter_context(closing(Namespace())) for _ in range(count)]
 
 
 @contextmanager

@@ -11,8 +11,9 @@ network between hosts, not what more processors bring.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from ipaddress import IPv4Address, IPv4Interface
+from itertools import combinations
 from typing import Self
 
 from testbed.emulation.network import device
@@ -39,10 +40,9 @@ class PretendedHosts:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self.namespaces = {name: self._namespace(stack) for name in self.names}
-            between = self._namespace(stack)
-            middle = Netlink(between.path)
-            stack.callback(middle.close)
+            self.namespaces = {name: stack.enter_context(closing(Namespace())) for name in self.names}
+            between = stack.enter_context(closing(Namespace()))
+            middle = stack.enter_context(closing(Netlink(between.path)))
             middle.apply(device.bridge("between"))
             bridge = middle.index("between")
             middle.apply(device.mtu(bridge, MTU), device.up(bridge))
@@ -71,14 +71,8 @@ class PretendedHosts:
 
     def pairs(self) -> list[Pair]:
         """Return each pair of hosts."""
-        return [frozenset((a, b)) for at, a in enumerate(self.names) for b in self.names[at + 1 :]]
+        return [frozenset(pair) for pair in combinations(self.names, 2)]
 
     @staticmethod
     def _state(one_way_s: float) -> LinkState:
         return LinkState(NO_LIMIT_BPS, one_way_s, queue=Queue(64e6, "bytes"))
-
-    @staticmethod
-    def _namespace(stack: ExitStack) -> Namespace:
-        made = Namespace()
-        stack.callback(made.close)
-        return made
