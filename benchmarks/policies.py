@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.support.live import Live, Rounds, members_on
+from benchmarks.support.live import Live, members_on
 from benchmarks.support.netstorm import (
     CLAIMS,
     NETWORKS,
@@ -50,7 +50,7 @@ from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.atomic_file import write_text
-from testbed.planning import View, predict, simulate
+from testbed.planning import predict, simulate
 from testbed.planning.bound import bound
 from testbed.spec.topology import Topology
 
@@ -102,10 +102,6 @@ def measure(live: Live, name: str, seed: int, topology: Topology) -> Measured:
         live.force(*options(name, view))
     expected = simulate(live.plan, view, rounds=SIMULATED).seconds
     rounds = live.measure(min(MOST, max(FEWEST, ceil(MEASURED_S / expected))))
-    return _measured(name, seed, view, rounds, topology.name)
-
-
-def _measured(name: str, seed: int, view: View, rounds: Rounds, network: str) -> Measured:
     return Measured(
         policy=name,
         seed=seed,
@@ -119,7 +115,7 @@ def _measured(name: str, seed: int, view: View, rounds: Rounds, network: str) ->
         chunk_bytes=rounds.plan.chunk_bytes,
         auxiliary_part=rounds.auxiliary_part,
         at=time.strftime("%Y-%m-%d %H:%M:%S"),
-        network=network,
+        network=topology.name,
     )
 
 

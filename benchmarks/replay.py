@@ -28,7 +28,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import count, product
 from pathlib import Path
-from socket import AF_INET, SOCK_DGRAM, SOL_SOCKET, socket
+from socket import SOL_SOCKET, socket
 from statistics import correlation, mean, median
 from threading import Event, Thread
 
@@ -40,6 +40,7 @@ from benchmarks.support.pairs import Pair, batch, namespaces, pairs
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.links.links import Links
+from testbed.emulation.links.probe import udp_socket
 from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.namespace import inside
 from testbed.emulation.shaping import Port, open_shaper
@@ -145,22 +146,18 @@ def delivery_trace(file: Path | None, seconds: int) -> Trace:
 def light_load(trace: Trace, seconds: int, backend: str = "auto") -> Waits:
     """Replay a delivery trace packet by packet, then as rates, beneath packets that are alone on the link."""
     assert trace.opportunities is not None
-    measured, by_file = _waits(trace, seconds, backend)
-    as_rates, _ = _waits(replace(trace, opportunities=None), seconds, backend, trace.opportunities)
+    measured, by_file = _waits(trace, trace.opportunities, seconds, backend)
+    as_rates, _ = _waits(replace(trace, opportunities=None), trace.opportunities, seconds, backend)
     return Waits(measured, by_file, as_rates)
 
 
-def _waits(
-    trace: Trace, seconds: int, backend: str, opportunities: Opportunities | None = None
-) -> tuple[list[float], list[float]]:
+def _waits(trace: Trace, opportunities: Opportunities, seconds: int, backend: str) -> tuple[list[float], list[float]]:
     """Return the packets' waits in ms, and their waits until the next opportunity."""
-    opportunities = opportunities or trace.opportunities
-    assert opportunities is not None
     moments, period = opportunities.moments_ms, opportunities.moments_ms[-1]
     link = Link("near0", "far0", LinkState(64e3, DELAY_S, queue=WAITING), trace)
     waited, expected = [], []
     with _replayed(link, backend) as (pair, replay, _):
-        sender = inside(pair.netns("near"), lambda: socket(AF_INET, SOCK_DGRAM))
+        sender = inside(pair.netns("near"), udp_socket)
         with sender, flood.receiver(pair.netns("far")) as into:
             into.settimeout(60)
             for _ in range(3):  # the first ones wait for addresses to be found

@@ -21,8 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -238,23 +237,16 @@ def _standing(title: str, file: Path) -> Taken:
     """Time a network's start and end by the program's verbs, with the start of the interpreter."""
     progress(title)
     name = f"startup-{os.getpid()}"
-    with _cleaned(name):
+    try:
         began = time.monotonic()
         _verb("network", "up", str(file), "--name", name)
         up = time.monotonic()
         _verb("network", "down", "--name", name)
         down = time.monotonic()
-    return Taken(title, up - began, down - up)
-
-
-@contextmanager
-def _cleaned(name: str) -> Iterator[None]:
-    """Remove the network if anything fails."""
-    try:
-        yield
     except BaseException:
         _verb("network", "clean", "--name", name)
         raise
+    return Taken(title, up - began, down - up)
 
 
 def _verb(*words: str) -> None:
