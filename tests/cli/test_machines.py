@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -95,11 +96,8 @@ def test_a_cluster_that_cannot_come_up_from_here_is_refused_before_a_host_is_rea
 def test_an_interrupted_cluster_command_speaks_of_the_cluster_and_not_of_records(
     verb: str, called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise Interrupted("SIGINT")
-
     (tmp_path / "hosts.yaml").write_text("hosts: {north: {address: 10.0.0.1}}")
-    monkeypatch.setattr(f"testbed.scaleout.cluster.{called}", interrupted)
+    monkeypatch.setattr(f"testbed.scaleout.cluster.{called}", Mock(side_effect=Interrupted("SIGINT")))
     monkeypatch.setattr(machines, "IS_CHECKOUT", True)
     monkeypatch.setattr(machines.os, "geteuid", lambda: 0)
     ended = CliRunner().invoke(app, ["cluster", verb, *([str(tmp_path / "hosts.yaml")] if verb == "up" else [])])

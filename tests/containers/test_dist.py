@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from docker.errors import APIError
 
@@ -26,10 +28,7 @@ from testbed.errors import CANNOT, FAILED
 def test_an_error_ends_in_a_code_and_its_text(
     error: BaseException, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> bool:
-        raise error
-
-    assert exit_code(fail) == code
+    assert exit_code(Mock(side_effect=error)) == code
     assert str(error) in capsys.readouterr().err
 
 

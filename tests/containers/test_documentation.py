@@ -7,6 +7,7 @@ import hashlib
 import json
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -74,12 +75,8 @@ def test_what_apt_cannot_do_is_said_with_the_remedy() -> None:
 def test_a_full_disk_leaves_both_files_as_they_were(two_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     documentation.prepare(two_packages)
     before = {file.name: file.read_bytes() for file in two_packages.iterdir()}
-
-    def full(*_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr(documentation, "PACKAGES", documentation.PACKAGES[:1])
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError) as failed:
         documentation.prepare(two_packages)
     assert failed.value.errno == errno.ENOSPC

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -126,12 +127,9 @@ async def test_where_secrets_were_handed_out_nobody_is_added(tmp_path: Path) -> 
 
 
 async def test_an_internal_error_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise KeyError("round")
-
     async with running(spec_of(FIRST), tmp_path) as controller:
         with monkeypatch.context() as patched:
-            patched.setattr(controller, "status", fail)
+            patched.setattr(controller, "status", Mock(side_effect=KeyError("round")))
             said = await answer(controller, b'{"request": "ReadStatus"}')
         assert said.keys() == {"failed"} and "KeyError" in said["failed"]
         said = await answer(controller, b'{"request": "ForcePolicy", "policy": "nosuch"}')

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Event, Thread
+from unittest.mock import Mock
 
 import pytest
 
@@ -236,12 +237,8 @@ def test_a_start_that_is_under_way_at_the_end_is_ended_too(tmp_path: Path) -> No
 
 def test_what_a_look_finds_ends_the_waiting(start: Start) -> None:
     programs = start(WAITS)
-
-    def look() -> None:
-        raise OSError("the disk is full")
-
     with pytest.raises(OSError, match="full"):
-        programs.wait(look)
+        programs.wait(Mock(side_effect=OSError("the disk is full")))
 
 
 def test_an_error_in_reading_the_last_output_is_raised_after_the_end(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -176,11 +177,8 @@ def test_a_sweep_ends_where_no_host_is_left(tmp_path: Path, monkeypatch: pytest.
 def test_a_command_on_the_host_that_needs_the_current_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: dict[str, Any], refused: bool
 ) -> None:
-    def connected() -> NoReturn:
-        raise CannotRun("no cluster is up")
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep_on_ray, "connected", connected)
+    monkeypatch.setattr(sweep_on_ray, "connected", Mock(side_effect=CannotRun("no cluster is up")))
     (tmp_path / "train.py").write_text("")
     new_scheme("mine", tmp_path)
     experiments.write(tmp_path)

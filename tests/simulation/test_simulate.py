@@ -9,6 +9,7 @@ import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,7 +24,6 @@ from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.terminal.display import Display, OutputClosedError, ProgressConsole
-from testbed.run.training import Outcome
 from testbed.schemes import SCHEMES
 from testbed.simulation.simulate import simulate, train
 from testbed.spec.errors import SpecError
@@ -339,11 +339,9 @@ def test_documentation_that_was_learned_from_is_named_and_what_is_missing_is_ref
 def test_models_that_learn_from_no_digits_need_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without scikit-learn, of which the digits are made."""
     monkeypatch.chdir(tmp_path)
-
-    def fail() -> Path:
-        raise EmulationError("no digits")
-
-    monkeypatch.setattr("testbed.simulation.member_training.digits_folder", fail)
+    monkeypatch.setattr(
+        "testbed.simulation.member_training.digits_folder", Mock(side_effect=EmulationError("no digits"))
+    )
     text = {"model": "gpt-small", "rank": 2, "rounds": 1, "batch": 1}
     assert simulated(write(tmp_path, train=text), gradients=True).finished
     with pytest.raises(CannotRun):
@@ -382,11 +380,7 @@ def test_a_simulation_that_fails_has_its_report(tmp_path: Path, monkeypatch: pyt
 
 def test_an_interrupted_simulation_has_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def interrupted(*_: object) -> Outcome:
-        raise Interrupted("SIGINT")
-
-    monkeypatch.setattr("testbed.simulation.simulate.train", interrupted)
+    monkeypatch.setattr("testbed.simulation.simulate.train", Mock(side_effect=Interrupted("SIGINT")))
     with pytest.raises(Interrupted) as caught:
         simulate(write(tmp_path), {}, False, lambda run: run / "report.html", Display(Console(file=io.StringIO())))
     assert caught.value.records is not None
@@ -397,11 +391,9 @@ def test_a_simulation_whose_report_cannot_be_made_keeps_its_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def fail(_: Path) -> Path:
-        raise OSError("no page today")
-
-    done = simulate(write(tmp_path), {}, False, fail, Display(Console(file=io.StringIO())))
+    done = simulate(
+        write(tmp_path), {}, False, Mock(side_effect=OSError("no page today")), Display(Console(file=io.StringIO()))
+    )
     assert (done.finished, done.page) == (True, None)
     assert json.loads((done.directory / "summary.json").read_text())["verdict"] == "simulated"
 
@@ -414,11 +406,7 @@ def test_an_error_without_a_text_leaves_a_reason(
 ) -> None:
     """As Ctrl-C in a notebook, where no command turns it into an Interrupted."""
     monkeypatch.chdir(tmp_path)
-
-    def fail(*_: object) -> Outcome:
-        raise error
-
-    monkeypatch.setattr("testbed.simulation.simulate.train", fail)
+    monkeypatch.setattr("testbed.simulation.simulate.train", Mock(side_effect=error))
     with pytest.raises(type(error)):
         simulated(write(tmp_path))
     (told,) = json.loads(Path("runs/latest/summary.json").read_text())["reasons"]

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -58,10 +59,7 @@ def report() -> None:
 def test_each_part_of_a_member_names_the_thread_for_which_there_is_no_room(
     begin: Callable[[], None], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError(NO_THREAD)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError(NO_THREAD)))
     with pytest.raises(SyncError) as caught:
         begin()
     assert named in str(caught.value)

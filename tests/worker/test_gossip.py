@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -40,18 +41,12 @@ def test_the_controller_is_told_of_a_codec_that_does_not_exist(tmp_path: Path) -
 
 
 def test_a_codec_that_does_not_exist_is_the_error_where_the_controller_is_gone(tmp_path: Path) -> None:
-    def send(_: Goodbye) -> None:
-        raise BrokenPipeError
-
     with pytest.raises(ValueError, match="fp7"):
-        train(meeting_with(send), named("sgp"), tmp_path)
+        train(meeting_with(Mock(side_effect=BrokenPipeError)), named("sgp"), tmp_path)
 
 
 def test_the_controller_is_told_of_any_error_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("no CUDA GPUs")
-
-    monkeypatch.setattr("testbed.worker.gossip.make", broken)
+    monkeypatch.setattr("testbed.worker.gossip.make", Mock(side_effect=RuntimeError("no CUDA GPUs")))
     sent: list[Goodbye] = []
     with pytest.raises(RuntimeError):
         train(meeting_with(sent.append), named("sgp"), tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -48,11 +49,8 @@ def test_an_error_with_a_code_is_a_sentence(error: Exception, code: int, capsys:
 @pytest.mark.pure
 @pytest.mark.parametrize("error", [DetailedError("no code"), ZeroDivisionError()])
 def test_an_error_without_a_code_keeps_its_traceback(error: Exception) -> None:
-    def main() -> None:
-        raise error
-
     with pytest.raises(type(error)):
-        run_program(main)
+        run_program(Mock(side_effect=error))
 
 
 @pytest.mark.local

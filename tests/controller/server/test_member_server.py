@@ -10,6 +10,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -97,11 +98,8 @@ async def test_where_members_may_not_go_the_run_ends_with_the_name_and_the_reaso
 async def test_what_the_controller_itself_gets_wrong_is_blamed_on_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(report: Report) -> None:
-        raise KeyError("a mistake of ours")
-
     async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
-        monkeypatch.setattr(group_of(controller).rounds, "add", broken)
+        monkeypatch.setattr(group_of(controller).rounds, "add", Mock(side_effect=KeyError("a mistake of ours")))
         fleet.members[BAD].writer.write(report(BAD, 1))
         await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
         assert f"{BAD}: KeyError('a mistake of ours')" in controller.failure

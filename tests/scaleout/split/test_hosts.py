@@ -9,6 +9,7 @@ from ipaddress import IPv4Address
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -93,11 +94,7 @@ def test_samples_that_end_by_an_error_without_a_text_have_failed(monkeypatch: py
     samples = HostSamples(hosts, {}, lambda *_: None)
     monkeypatch.setattr(hosts, "clock", lambda _: None)
     samples.start()
-
-    def fail(*_: object, **__: object) -> dict[str, Any]:
-        raise AssertionError
-
-    monkeypatch.setattr(hosts, "each", fail)
+    monkeypatch.setattr(hosts, "each", Mock(side_effect=AssertionError))
     until(lambda: samples.failure is not None)
     assert "AssertionError" in (samples.failure or "")
     samples.stop()
@@ -139,11 +136,11 @@ def test_a_host_that_cannot_begin_is_named_with_the_remedy(command: list[str], r
 
 @pytest.mark.pure
 def test_a_host_without_a_route_to_another_says_that_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
-
     monkeypatch.setattr("testbed.scaleout.split.host.measure", lambda *_: {"south": Probed((), 250, 250)})
-    monkeypatch.setattr("testbed.scaleout.split.host.path_mtu", refuse)
+    monkeypatch.setattr(
+        "testbed.scaleout.split.host.path_mtu",
+        Mock(side_effect=OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))),
+    )
     north = SimpleNamespace(_token=b"", _underlay=OWN)
     found = SplitHost.paths(north, {"south": IPv4Address("192.0.2.1")})  # type: ignore[arg-type]
     assert found == {"south": HostPath(None, 0)}

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -311,10 +312,7 @@ class Stepping(Silent):
 
 @pytest.mark.parametrize("error", [ValueError("batch sizes differ"), RuntimeError("out of memory")])
 def test_an_error_of_a_local_step_is_raised_as_it_is(error: Exception) -> None:
-    def fail(name: str, iteration: int, parameters: torch.Tensor) -> torch.Tensor:
-        raise error
-
-    world = World(Network(Random(1)), fail)
+    world = World(Network(Random(1)), Mock(side_effect=error))
     world.start({"a": Stepping("a", torch.zeros(1))}, {"a": ()}, 1)
     world.run()
     assert world.errors() == {"a": error}

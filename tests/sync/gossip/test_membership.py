@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -116,29 +117,20 @@ def test_arguments_that_contradict_each_other_are_refused(arguments: dict[str, A
 
 
 def test_a_program_that_does_not_fit_is_the_error_where_the_controller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def send(_: object) -> None:
-        raise BrokenPipeError
-
-    def program(_: object) -> Idle:
-        raise ValueError("on purpose")
-
-    channel = SimpleNamespace(send=send, close=lambda: None)
+    channel = SimpleNamespace(send=Mock(side_effect=BrokenPipeError), close=lambda: None)
     met = SimpleNamespace(name="a", accepting=nullcontext(), channel=channel)
     monkeypatch.setattr("testbed.sync.gossip.membership.rendezvous", lambda *_: met)
     with pytest.raises(ValueError, match="on purpose"):
-        gossip.join(program, "a", control="unix:/x")
+        gossip.join(Mock(side_effect=ValueError("on purpose")), "a", control="unix:/x")
 
 
 def test_the_controller_is_told_of_any_error_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    def program(_: object) -> Idle:
-        raise TypeError("on purpose")
-
     sent: list[Goodbye] = []
     channel = SimpleNamespace(send=sent.append, close=lambda: None)
     met = SimpleNamespace(name="a", accepting=nullcontext(), channel=channel)
     monkeypatch.setattr("testbed.sync.gossip.membership.rendezvous", lambda *_: met)
     with pytest.raises(TypeError):
-        gossip.join(program, "a", control="unix:/x")
+        gossip.join(Mock(side_effect=TypeError("on purpose")), "a", control="unix:/x")
     assert ["on purpose" in goodbye.error for goodbye in sent] == [True]
 
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -286,12 +287,8 @@ def test_a_defect_in_what_follows_a_frame_is_told(listener: socket.socket) -> No
     """A partial sum is encoded when the frame before it was sent, for which there may be no memory."""
     failures: queue.Queue[tuple[str, str]] = queue.Queue()
     sending = sender(listener, failures)
-
-    def encode() -> None:
-        raise MemoryError
-
     with accept(listener):
-        sending.queue.put((1,), frame(0, size=4), memoryview(bytearray(4)), encode)
+        sending.queue.put((1,), frame(0, size=4), memoryview(bytearray(4)), Mock(side_effect=MemoryError))
         peer, reason = failures.get(timeout=PATIENCE_S)
         assert peer == "b" and "MemoryError" in reason
         sending.abort()
