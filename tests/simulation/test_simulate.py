@@ -37,6 +37,12 @@ EVENTS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the runs of each test below its own folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     """Simulate a link that falls to an eighth, so that the plan leaves it, and then a pair that goes down."""
@@ -69,10 +75,7 @@ def test_a_plan_follows_the_network_two_rounds_after_and_no_round_is_lost(follow
 
 
 @pytest.mark.parametrize("strategy", ["gradients", "dpsgd"])
-def test_a_training_that_is_cut_off_has_nothing_later(
-    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_training_that_is_cut_off_has_nothing_later(strategy: str, tmp_path: Path) -> None:
     sync = {"strategy": strategy, **({"policy": "ring"} if strategy == "gradients" else {})}
     experiment = load(tmp_path, train={"model": "synthetic", "parameters": 150_000, "rounds": 10_000}, sync=sync)
     with closing(RunDirectory("cut-off")) as directory:
@@ -85,9 +88,8 @@ def test_a_training_that_is_cut_off_has_nothing_later(
 
 @pytest.mark.parametrize("strategy", ["gradients", "dpsgd"])
 def test_a_training_that_ends_before_it_would_be_cut_off_has_no_samples_after_its_end(
-    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: str, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     experiment = load(tmp_path, sync={"strategy": strategy, **({"policy": "ring"} if strategy == "gradients" else {})})
     with closing(RunDirectory("ended")) as directory:
         train(experiment, directory, Display(Console(quiet=True)), gradients=False, until_s=500.0)
@@ -96,8 +98,7 @@ def test_a_training_that_ends_before_it_would_be_cut_off_has_no_samples_after_it
     assert record.samples[-1].at_s <= record.end_s + 1
 
 
-def test_a_plan_takes_force_between_rounds_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_plan_takes_force_between_rounds_among_all(tmp_path: Path) -> None:
     sync = {"strategy": "hierarchical", "every": 1, "period": 8, "policy": "mst"}
     train = {"model": "synthetic", "parameters": 150_000, "rounds": 16}
     events = [{"round": 9, "down": ["a", "b"]}]
@@ -115,10 +116,7 @@ def test_events_stand_with_their_times_and_links_as_they_were(followed: RunRecor
     assert twelfth < followed.states["b->c"][-1].at_s < twelfth + 0.5 and not followed.states["b->c"][-1].up
 
 
-def test_a_change_that_a_swap_of_the_same_moment_takes_back_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_change_that_a_swap_of_the_same_moment_takes_back_is_recorded(tmp_path: Path) -> None:
     less = yaml.safe_load(write(tmp_path).with_name("net.yaml").read_text())
     (tmp_path / "less.yaml").write_text(yaml.safe_dump({**less, "name": "less", "links": less["links"][1:]}))
     change = {"change": {"link": "a->b", "rate": "3mbit"}}
@@ -134,8 +132,7 @@ def test_links_carry_what_members_send(followed: RunRecord) -> None:
     assert carried >= sent * 1514 / 1448 * 0.99  # more where a route has two links
 
 
-def test_the_same_seed_has_the_same_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_same_seed_has_the_same_rounds(tmp_path: Path) -> None:
     compute = {"step_time": "100ms", "slowdown": {"factor": 4, "probability": 0.3}}
     file = write(tmp_path, compute=compute, controller={"period": "1s"})
     first, again, other = simulated(file), simulated(file), simulated(file, seed="2")
@@ -169,8 +166,7 @@ def inner_of(strategy: str) -> str:
 
 
 @pytest.mark.parametrize("strategy", IN_ROUNDS)
-def test_members_learn_for_real_and_agree(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_members_learn_for_real_and_agree(strategy: str, tmp_path: Path) -> None:
     train = {"model": "svm", "rounds": 10, "evaluate_every": 5, "optimizer": {"name": inner_of(strategy)}}
     file = write(tmp_path, train=train, sync={"policy": "ring", "strategy": strategy, **IN_ROUNDS[strategy]})
     record = simulated(file, gradients=True)
@@ -182,20 +178,14 @@ def test_members_learn_for_real_and_agree(strategy: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("strategy", IN_ROUNDS)
-def test_placeholder_members_request_the_rounds_that_real_members_request(
-    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_placeholder_members_request_the_rounds_that_real_members_request(strategy: str, tmp_path: Path) -> None:
     """Rounds end at the same moments, except for bytes that depend on values (codecs) or tensors (fragments)."""
-    monkeypatch.chdir(tmp_path)
     train = {"model": "svm", "rounds": 6, "optimizer": {"name": inner_of(strategy)}}
     file = write(tmp_path, train=train, sync={"policy": "ring", "strategy": strategy, **IN_ROUNDS[strategy]})
     check_rounds_end_alike(simulated(file, gradients=True), simulated(file))
 
 
-def test_placeholder_members_take_the_steps_that_the_plan_gives_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_placeholder_members_take_the_steps_that_the_plan_gives_each(tmp_path: Path) -> None:
     (tmp_path / "slow.csv").write_text("time_s,speed\n0,0.25\n10,0.25\n")
     file = write(
         tmp_path,
@@ -215,11 +205,7 @@ def check_rounds_end_alike(one: RunRecord, other: RunRecord) -> None:
     assert ends[0] == pytest.approx(ends[1], rel=0.01)
 
 
-def test_a_round_that_goes_on_beside_steps_costs_what_they_do_not_cover(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
+def test_a_round_that_goes_on_beside_steps_costs_what_they_do_not_cover(tmp_path: Path) -> None:
     def took_s(delay: int) -> float:
         sync = {"policy": "ring", "strategy": "diloco", "every": 4, "delay": delay}
         record = simulated(write(tmp_path, sync=sync, compute={"step_time": "300ms"}))
@@ -247,9 +233,8 @@ GOSSIP: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("strategy", GOSSIP)
-def test_members_gossip_and_learn_for_real(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_gossip_and_learn_for_real(strategy: str, tmp_path: Path) -> None:
     """Iterations are the same each time, and take as long as without learning."""
-    monkeypatch.chdir(tmp_path)
     train = {"model": "svm", "rounds": 10, "evaluate_every": 5, "optimizer": {"name": "adam", "learning_rate": 0.01}}
     file = write(tmp_path, train=train, sync={"strategy": strategy, **GOSSIP[strategy]})
     record, again, placeholders = simulated(file, gradients=True), simulated(file, gradients=True), simulated(file)
@@ -266,9 +251,7 @@ def test_members_gossip_and_learn_for_real(strategy: str, tmp_path: Path, monkey
     assert ends[0] == pytest.approx(ends[1], rel=0.02)
 
 
-def test_members_that_gossip_slow_down_where_a_link_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
+def test_members_that_gossip_slow_down_where_a_link_does(tmp_path: Path) -> None:
     def took_s(events: list[dict[str, object]]) -> float:
         record = simulated(write(tmp_path, sync={"strategy": "hop"}, events=events))
         return max(record.since(its.finished_s) for its in record.reports)
@@ -286,11 +269,8 @@ CUT_OFF: dict[str, Any] = {
 }
 
 
-def test_members_that_wait_for_the_end_of_one_that_is_cut_off_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_that_wait_for_the_end_of_one_that_is_cut_off_fail(tmp_path: Path) -> None:
     """The slow member has the models of its last step, and cannot say that the step is over."""
-    monkeypatch.chdir(tmp_path)
     experiment = load(tmp_path, **CUT_OFF)
     with closing(RunDirectory("cut-off")) as directory, pytest.raises(RunFailed, match=r"80 s.*: b-w0, c-w0$"):
         train(experiment, directory, Display(Console(quiet=True)), gradients=False, until_s=500.0)
@@ -305,10 +285,7 @@ def test_members_that_wait_for_the_end_of_one_that_is_cut_off_fail(
         ({"compute": {}}, "compute.step_time"),
     ],
 )
-def test_what_is_not_simulated_is_refused_by_its_name(
-    values: dict[str, Any], field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_not_simulated_is_refused_by_its_name(values: dict[str, Any], field: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         simulated(write(tmp_path, **values))
     assert caught.value.fields == (field,)
@@ -318,7 +295,6 @@ def test_what_is_not_simulated_is_refused_by_its_name(
 def test_documentation_that_was_learned_from_is_named_and_what_is_missing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(documentation, "DOCUMENTATION", tmp_path / "documentation")
     train = {"model": "gpt-small", "dataset": "documentation", "rank": 2, "rounds": 1, "batch": 1}
     file = write(tmp_path, train=train)
@@ -338,7 +314,6 @@ def test_documentation_that_was_learned_from_is_named_and_what_is_missing_is_ref
 
 def test_models_that_learn_from_no_digits_need_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without scikit-learn, of which the digits are made."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "testbed.simulation.member_training.digits_folder", Mock(side_effect=EmulationError("no digits"))
     )
@@ -349,7 +324,6 @@ def test_models_that_learn_from_no_digits_need_none(tmp_path: Path, monkeypatch:
 
 
 def test_a_gpu_that_is_missing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     file = write(tmp_path, train={"model": "svm", "rounds": 1, "device": "cuda"})
     assert simulated(file).finished, "members that do not learn need none"
@@ -357,11 +331,8 @@ def test_a_gpu_that_is_missing_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         simulated(file, gradients=True)
 
 
-def test_a_simulation_whose_output_nobody_reads_any_longer_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_simulation_whose_output_nobody_reads_any_longer_says_so(tmp_path: Path) -> None:
     """As of `testbed simulate … | head`."""
-    monkeypatch.chdir(tmp_path)
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as output, pytest.raises(OutputClosedError) as raised:
@@ -369,9 +340,8 @@ def test_a_simulation_whose_output_nobody_reads_any_longer_says_so(
     assert json.loads(Path("runs/latest/summary.json").read_text())["reasons"] == [str(raised.value)]
 
 
-def test_a_simulation_that_fails_has_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulation_that_fails_has_its_report(tmp_path: Path) -> None:
     """The neighbours of a member without links wait for it until the timeout."""
-    monkeypatch.chdir(tmp_path)
     file = write(tmp_path, **CUT_OFF)
     done = simulate(file, {}, False, write_report, Display(Console(file=io.StringIO())))
     assert (done.finished, done.page) == (False, done.directory / "report.html")
@@ -379,7 +349,6 @@ def test_a_simulation_that_fails_has_its_report(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_interrupted_simulation_has_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("testbed.simulation.simulate.train", Mock(side_effect=Interrupted("SIGINT")))
     with pytest.raises(Interrupted) as caught:
         simulate(write(tmp_path), {}, False, lambda run: run / "report.html", Display(Console(file=io.StringIO())))
@@ -387,10 +356,7 @@ def test_an_interrupted_simulation_has_its_report(tmp_path: Path, monkeypatch: p
     assert caught.value.page == caught.value.records / "report.html"
 
 
-def test_a_simulation_whose_report_cannot_be_made_keeps_its_summary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_simulation_whose_report_cannot_be_made_keeps_its_summary(tmp_path: Path) -> None:
     done = simulate(
         write(tmp_path), {}, False, Mock(side_effect=OSError("no page today")), Display(Console(file=io.StringIO()))
     )
@@ -405,7 +371,6 @@ def test_an_error_without_a_text_leaves_a_reason(
     error: BaseException, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Ctrl-C in a notebook, where no command turns it into an Interrupted."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("testbed.simulation.simulate.train", Mock(side_effect=error))
     with pytest.raises(type(error)):
         simulated(write(tmp_path))
