@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
 
@@ -12,16 +11,15 @@ import torch
 
 from testbed import sync
 from testbed.plan import Plan, TrainingChoice
-from testbed.protocol import Goodbye, Held
+from testbed.protocol import Held
 from testbed.schemes import SCHEMES, TRAITS
 from testbed.schemes.auto import ChosenStrategy
 from testbed.schemes.training import RoundTraining
 from testbed.sync.errors import SyncError
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
-from tests.sync.sessions import run
+from tests.sync.sessions import run, run_with
 from tests.sync.strategies.training import around, flat, model, step
-from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -64,27 +62,22 @@ def train(
     """Train STEPS steps, with another plan from the round after each SWAPPED step on. Returns each member's end."""
     with Controller(tmp_path, plans[0], job()) as controller:
 
-        def work(member: str) -> torch.Tensor:
-            with sync.join(controller.address, member, "127.0.0.1", timeout=PATIENCE_S) as session:
-                net = model()
-                optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-                with_hooks = auto(session, net, optimizer)
-                optimizer.register_step_pre_hook(lambda *_: with_hooks.before_step())
-                optimizer.register_step_post_hook(lambda *_: with_hooks.after_step())
+        def work(session: sync.Session) -> torch.Tensor:
+            net = model()
+            optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+            strategy = auto(session, net, optimizer)
+            with around(strategy, optimizer):
                 for number in range(STEPS):
-                    if member == "m0" and number in SWAPPED:
+                    if session.name == "m0" and number in SWAPPED:
                         index = SWAPPED.index(number) + 1
                         controller.prepare(plans[index])
                         controller.await_messages(Held, 3 * index)
-                    step(net, optimizer, member, number)
+                    step(net, optimizer, session.name, number)
                 assert session.plan.epoch == plans[-1].epoch
-                assert with_hooks.choice == plans[-1].training
-                with_hooks.settle()
-                return at_end(net, optimizer)
+                assert strategy.choice == plans[-1].training
+            return at_end(net, optimizer)
 
-        with ThreadPoolExecutor(3) as pool:
-            results = list(pool.map(work, MEMBERS))
-        controller.await_messages(Goodbye, 3)
+        results = list(run_with(controller, work).values())
         assert all(report.lost == report.duplicated == 0 for report in controller.reports())
     return results
 

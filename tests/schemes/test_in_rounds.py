@@ -6,7 +6,6 @@ Plans and codecs change, checkpoints are loaded, members join, and another schem
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,15 @@ import torch
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.protocol import Goodbye, Held
+from testbed.protocol import Held
 from testbed.schemes import SCHEMES
 from testbed.schemes.training import RoundTraining
-from testbed.schemes.wrapped import moments_of
+from testbed.schemes.wrapped import OptimizerSteps, moments_of
 from testbed.sync.strategies import Strategy
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
-from tests.sync.sessions import run
+from tests.sync.sessions import run, run_with
 from tests.sync.strategies.training import flat, model, step
-from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -63,12 +61,9 @@ def take_steps(
     strategy: Strategy, net: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str, steps: range
 ) -> None:
     """Take steps with the strategy around them."""
-    before = optimizer.register_step_pre_hook(lambda *_: strategy.before_step())
-    after = optimizer.register_step_post_hook(lambda *_: strategy.after_step())
-    for number in steps:
-        step(net, optimizer, name, number)
-    before.remove()
-    after.remove()
+    with OptimizerSteps(strategy, [optimizer]).counted():
+        for number in steps:
+            step(net, optimizer, name, number)
 
 
 def adam(net: torch.nn.Module) -> torch.optim.Optimizer:
@@ -97,24 +92,20 @@ def test_plans_and_codecs_change_in_the_midst(tmp_path: Path, name: str) -> None
     ]
     with Controller(tmp_path, plans[0], job()) as controller:
 
-        def work(member: str) -> torch.Tensor:
-            with sync.join(controller.address, member, "127.0.0.1", timeout=PATIENCE_S) as session:
-                net = model()
-                optimizer = adam(net)
-                strategy = strategy_of(name, session, net, optimizer)
-                for number in range(STEPS):
-                    if member == "m0" and number in (2, 7):
-                        controller.prepare(plans[(2, 7).index(number) + 1])
-                        controller.await_messages(Held, 3 * (1 + (2, 7).index(number)))
-                    take_steps(strategy, net, optimizer, member, range(number, number + 1))
-                strategy.settle()
-                assert session.plan.epoch == 2
-                return flat(net)
+        def work(session: sync.Session) -> torch.Tensor:
+            net = model()
+            optimizer = adam(net)
+            strategy = strategy_of(name, session, net, optimizer)
+            for number in range(STEPS):
+                if session.name == "m0" and number in (2, 7):
+                    controller.prepare(plans[(2, 7).index(number) + 1])
+                    controller.await_messages(Held, 3 * (1 + (2, 7).index(number)))
+                take_steps(strategy, net, optimizer, session.name, range(number, number + 1))
+            strategy.settle()
+            assert session.plan.epoch == 2
+            return flat(net)
 
-        with ThreadPoolExecutor(3) as pool:
-            results = dict(zip(MEMBERS, pool.map(work, MEMBERS), strict=True))
-        controller.await_messages(Goodbye, 3)
-    alike(results)
+        alike(run_with(controller, work))
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -31,7 +31,16 @@ def run(
 def run_with(
     controller: Controller, work: Callable[[sync.Session], T], after_round: int = 0, certificates: Path | None = None
 ) -> dict[str, T]:
-    """Run `work` at every member of a controller, on a thread each. Returns the results by member.
+    """Run `work` at every member of a controller until it has their goodbyes. Returns the results by member."""
+    results = together(controller, work, after_round, certificates)
+    controller.await_messages(Goodbye, len(results))
+    return results
+
+
+def together(
+    controller: Controller, work: Callable[[sync.Session], T], after_round: int = 0, certificates: Path | None = None
+) -> dict[str, T]:
+    """Run `work` at every member of a controller, which may die meanwhile, on a thread each.
 
     Of several members' errors the first one in time is raised: the others' say that a peer is gone.
     """
@@ -53,6 +62,4 @@ def run_with(
         ends = {name: pool.submit(member, name) for name in members}
     if errors:
         raise errors[0]
-    results = {name: end.result() for name, end in ends.items()}
-    controller.await_messages(Goodbye, len(members))
-    return results
+    return {name: end.result() for name, end in ends.items()}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.plans import names, random_groups, random_plan, star
+from tests.sync.sessions import together
 from tests.sync.swaps import Over
 from tests.waiting import PATIENCE_S, until
 
@@ -40,18 +40,6 @@ def halves(epoch: int, first: tuple[str, ...], period: int = FAR, root: str = "m
     parts = (first, tuple(member for member in MEMBERS if member not in first))
     groups = tuple(Group(part, (star(part, part[0]),)) for part in parts)
     return Plan(epoch, MEMBERS, (star(MEMBERS, root),), groups=groups, period=period)
-
-
-def together(controller: Controller, work: Callable[[sync.Session], Any]) -> dict[str, Any]:
-    """Run `work` at each member, even if the controller dies meanwhile. Returns the results by member."""
-
-    def member(name: str) -> Any:
-        with sync.join(controller.address, name, "127.0.0.1", timeout=PATIENCE_S) as session:
-            return work(session)
-
-    members = controller.plan.members
-    with ThreadPoolExecutor(len(members)) as pool:
-        return dict(zip(members, pool.map(member, members), strict=True))
 
 
 def epochs_used(controller: Controller, plan: Plan, before: Mapping[str, int], rounds: int) -> dict[str, list[int]]:

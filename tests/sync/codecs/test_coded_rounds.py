@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +11,12 @@ import torch
 
 from testbed import sync
 from testbed.plan import Plan, PlanError
-from testbed.protocol import Goodbye, Held
+from testbed.protocol import Held
 from testbed.sync.allreduce.role import role_in
 from testbed.sync.codecs import Residual, by_name
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star
-from tests.sync.sessions import run
-from tests.waiting import PATIENCE_S
+from tests.sync.sessions import run, run_with
 
 pytestmark = pytest.mark.local
 
@@ -134,14 +132,7 @@ def test_int8_takes_a_quarter_of_the_bytes(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         plan = Plan(0, members, (chain(members),), codec=codec)
         with Controller(tmp_path / folder, plan, job()) as controller:
-
-            def member(name: str) -> None:
-                with sync.join(controller.address, name, "127.0.0.1", timeout=PATIENCE_S) as session:
-                    reduce(session, elements, 1.0)
-
-            with ThreadPoolExecutor(2) as pool:
-                list(pool.map(member, members))
-            controller.await_messages(Goodbye, 2)
+            run_with(controller, lambda session: reduce(session, elements, 1.0))
             return sum(report.sent_bytes for report in controller.reports())
 
     assert sent("int8", "int8") <= 0.26 * sent("fp32", "fp32")
@@ -154,20 +145,17 @@ def test_debts_survive_swaps_of_plan_and_codec(tmp_path: Path) -> None:
     weights = dict.fromkeys(members, 1.0)
     with Controller(tmp_path, plans[0], job()) as controller:
 
-        def work(name: str) -> Outcome:
+        def work(session: sync.Session) -> Outcome:
             residual, means = Residual(), []
-            with sync.join(controller.address, name, "127.0.0.1", timeout=PATIENCE_S) as session:
-                for k in range(3 * ROUNDS):
-                    if name == "m0" and k and k % 3 == 0:
-                        controller.prepare(plans[k // 3])
-                        controller.await_messages(Held, 4 * (k // 3))
-                    means.append(session.allreduce(values(name, k, elements), 1.0, residual).tensor)
+            for k in range(3 * ROUNDS):
+                if session.name == "m0" and k and k % 3 == 0:
+                    controller.prepare(plans[k // 3])
+                    controller.await_messages(Held, 4 * (k // 3))
+                means.append(session.allreduce(values(session.name, k, elements), 1.0, residual).tensor)
             assert residual.values is not None
             return means, residual.values
 
-        with ThreadPoolExecutor(4) as pool:
-            results = dict(zip(members, pool.map(work, members), strict=True))
-        controller.await_messages(Goodbye, 4)
+        results = run_with(controller, work)
     assert {report.epoch for report in controller.reports()} == set(range(ROUNDS))
     check(results, weights, elements, 3 * ROUNDS)
 
