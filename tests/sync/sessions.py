@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from testbed import sync
+from testbed.errors import NO_THREAD
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Job
 from tests.sync.controller import Controller, job
@@ -35,6 +39,18 @@ def run_with(
     results = together(controller, work, after_round, certificates)
     controller.await_messages(Goodbye, len(results))
     return results
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """Start no thread whose name has this ending, as where there is no room for one more."""
+    start = threading.Thread.start
+
+    def start_others(thread: threading.Thread) -> None:
+        if thread.name.endswith(ending):
+            raise RuntimeError(NO_THREAD)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_others)
 
 
 def together(

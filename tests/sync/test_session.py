@@ -17,13 +17,12 @@ import pytest
 import torch
 
 from testbed import sync
-from testbed.errors import NO_THREAD
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Held, Hello, Job
 from testbed.sync.transport.frame import NONCE_BYTES, Greeting
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star, two_level
-from tests.sync.sessions import run_with
+from tests.sync.sessions import refuse_threads, run_with
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
@@ -536,12 +535,7 @@ def test_a_member_that_can_not_begin_says_why_and_leaves_nothing_open(tmp_path: 
 def test_a_member_that_no_thread_can_be_started_for_leaves_none(
     refused: str, lease_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, before = threading.Thread.start, {*threading.enumerate()}
-
-    def start_others(thread: threading.Thread) -> None:
-        if thread.name.endswith(refused):
-            raise RuntimeError(NO_THREAD)
-        start(thread)
+    before = {*threading.enumerate()}
 
     def left() -> list[str]:
         """Return the names of threads, without those that have no name of their own, as the controller's."""
@@ -549,7 +543,7 @@ def test_a_member_that_no_thread_can_be_started_for_leaves_none(
         return [name for name in begun if not name.startswith("Thread")]
 
     members, settings = names(2), job(round_timeout_s=2 * PATIENCE_S, streams=2)
-    monkeypatch.setattr(threading.Thread, "start", start_others)
+    refuse_threads(monkeypatch, refused)
     with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), settings) as controller:
         controller.lease_s = lease_s
         with pytest.raises(sync.SyncError):

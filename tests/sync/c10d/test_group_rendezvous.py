@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from testbed import sync, torch_backend
-from testbed.errors import NO_THREAD
 from testbed.plan import Plan
 from testbed.protocol import Goodbye
 from testbed.sync.c10d import group_rendezvous, make_group
@@ -21,6 +19,7 @@ from testbed.sync.c10d.group_rendezvous import GroupRendezvous, OwnController
 from testbed.sync.errors import SyncError
 from tests.sync.controller import Controller, job
 from tests.sync.plans import names, star
+from tests.sync.sessions import refuse_threads
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
@@ -109,11 +108,10 @@ def test_a_wait_for_the_other_ranks_ends_when_it_is_given_up(monkeypatch: pytest
     assert caught.value.rule == "aborted"
 
 
-@pytest.mark.parametrize(("lease_s", "size", "rule"), [(30.0, 2, "elastic"), (0.0, 3, "size")])
-def test_a_controller_whose_members_may_leave_or_are_not_the_ranks_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease_s: float, size: int, rule: str
-) -> None:
-    """After a loss, a sum would be the mean of the ranks that are left, times the number of all ranks."""
+def failed_joins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease_s: float = 0.0, size: int = 2
+) -> list[SyncError]:
+    """Let two ranks join by a controller, which fails. Returns their errors."""
     members = names(2)
     failures: list[SyncError] = []
     monkeypatch.setenv("TESTBED_LISTEN", "127.0.0.1")
@@ -125,46 +123,31 @@ def test_a_controller_whose_members_may_leave_or_are_not_the_ranks_is_refused(
             monkeypatch.setenv("TESTBED_MEMBER", member)
             meetings.append(GroupRendezvous(dist.HashStore(), rank, size, among_all=True, controller=()))
 
-        def join(meeting: GroupRendezvous) -> str | None:
+        def join(meeting: GroupRendezvous) -> SyncError:
             with pytest.raises(SyncError) as caught:
                 meeting.join(PATIENCE_S, failures.append)
-            return caught.value.rule
+            return caught.value
 
         with ThreadPoolExecutor(len(meetings)) as pool:
-            assert list(pool.map(join, meetings)) == [rule, rule]
+            errors = list(pool.map(join, meetings))
         controller.await_messages(Goodbye, len(members))
     assert not failures, "the closing of a session is a failure, and the first one is the one that collectives name"
+    return errors
+
+
+@pytest.mark.parametrize(("lease_s", "size", "rule"), [(30.0, 2, "elastic"), (0.0, 3, "size")])
+def test_a_controller_whose_members_may_leave_or_are_not_the_ranks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease_s: float, size: int, rule: str
+) -> None:
+    """After a loss, a sum would be the mean of the ranks that are left, times the number of all ranks."""
+    assert [error.rule for error in failed_joins(tmp_path, monkeypatch, lease_s, size)] == [rule, rule]
 
 
 def test_a_rank_that_no_session_can_be_made_for_does_not_fail_by_the_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The closing of a group is a failure too, and the first one is the one that the rank's collectives name."""
-    members, start = names(2), threading.Thread.start
-    failures: list[SyncError] = []
-
-    def start_others(thread: threading.Thread) -> None:
-        if thread.name == "control":
-            raise RuntimeError(NO_THREAD)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_others)
-    monkeypatch.setenv("TESTBED_LISTEN", "127.0.0.1")
-    with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job()) as controller:
-        monkeypatch.setenv("TESTBED_CONTROLLER", controller.address)
-        meetings = []
-        for rank, member in enumerate(members):
-            monkeypatch.setenv("TESTBED_MEMBER", member)
-            meetings.append(GroupRendezvous(dist.HashStore(), rank, size=2, among_all=True, controller=()))
-
-        def join(meeting: GroupRendezvous) -> None:
-            with pytest.raises(SyncError, match="control"):
-                meeting.join(PATIENCE_S, failures.append)
-
-        with ThreadPoolExecutor(len(meetings)) as pool:
-            list(pool.map(join, meetings))
-        controller.await_messages(Goodbye, len(members))
-    assert not failures
+    refuse_threads(monkeypatch, "control")
+    assert ["control" in str(error) for error in failed_joins(tmp_path, monkeypatch)] == [True, True]
 
 
 def test_an_older_pytorch_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.errors import NO_THREAD
 from testbed.protocol import Goodbye
 from testbed.schemes import hop
 from testbed.sync import gossip
 from testbed.sync.errors import SyncError
 from tests.ports import free_port
+from tests.sync.sessions import refuse_threads
 from tests.waiting import until
 
 pytestmark = pytest.mark.local
@@ -135,14 +135,8 @@ def test_the_controller_is_told_of_any_error_of_a_program(monkeypatch: pytest.Mo
 
 
 def test_a_member_that_no_thread_can_be_started_for_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, before = threading.Thread.start, {*threading.enumerate()}
-
-    def start_others(thread: threading.Thread) -> None:
-        if thread.name == "control":
-            raise RuntimeError(NO_THREAD)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_others)
+    before = {*threading.enumerate()}
+    refuse_threads(monkeypatch, "control")
     with pytest.raises(SyncError):
         gossip.join(idle(), "a", peers=addresses("a", "b"), token="a secret")
     until(lambda: {*threading.enumerate()} <= before)
