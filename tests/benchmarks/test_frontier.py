@@ -73,16 +73,22 @@ def figures(losses: list[float | None], sent: float, round_s: float = 1.0) -> di
     return {"curve": curve, **its}
 
 
-def test_loss_bytes_and_time_against_all_reduce(tmp_path: Path) -> None:
-    def key(name: str, seed: int, simulated: bool = False, timed: bool = False) -> str:
-        return Cell(TASK, name, seed, simulated, 100, timed).key
+def key(name: str, seed: int, simulated: bool = False, timed: bool = False) -> str:
+    return Cell(TASK, name, seed, simulated, 100, timed).key
 
+
+def references() -> dict[str, dict[str, Any]]:
+    """Return the figures of all-reduce and of both references, by two seeds."""
     found = {}
     for seed in (1, 2):
         found[key("all-reduce", seed, simulated=True)] = figures([3.0, 2.0], 1.0)
         found[key("packing", seed, timed=True)] = figures([], TIMED_ROUNDS * 50.0, 2.0)
         found[key("star", seed, timed=True)] = figures([], TIMED_ROUNDS * 50.0, 20.0)
-        found[key("diloco", seed)] = figures([2.5, 2.05, 2.02], 10.0)
+    return found
+
+
+def test_loss_bytes_and_time_against_all_reduce(tmp_path: Path) -> None:
+    found = references() | {key("diloco", seed): figures([2.5, 2.05, 2.02], 10.0) for seed in (1, 2)}
     found[key("muloco", 1)] = figures([2.5, 2.1], 5.0)
     one = compared(found, TASK, "diloco", 3, 100, simulated=False)
     assert one is not None and one.seeds == one.reached == 2 and one.suspect == 0
@@ -100,15 +106,7 @@ def test_loss_bytes_and_time_against_all_reduce(tmp_path: Path) -> None:
 
 
 def test_a_scheme_that_diverged_is_counted_and_its_last_finite_loss_is_not(tmp_path: Path) -> None:
-    def key(name: str, seed: int, simulated: bool = False, timed: bool = False) -> str:
-        return Cell(TASK, name, seed, simulated, 100, timed).key
-
-    found = {}
-    for seed in (1, 2):
-        found[key("all-reduce", seed, simulated=True)] = figures([3.0, 2.0], 1.0)
-        found[key("packing", seed, timed=True)] = figures([], TIMED_ROUNDS * 50.0, 2.0)
-        found[key("star", seed, timed=True)] = figures([], TIMED_ROUNDS * 50.0, 20.0)
-        found[key("muloco", seed)] = figures([2.5, None], 5.0)
+    found = references() | {key("muloco", seed): figures([2.5, None], 5.0) for seed in (1, 2)}
     found[key("diloco", 1)], found[key("diloco", 2)] = figures([2.5, 2.02], 10.0), figures([2.5, 1.9, None], 10.0)
     one, none = (compared(found, TASK, name, 2, 100, simulated=False) for name in ("diloco", "muloco"))
     assert one is not None and one.loss is not None and (one.seeds, one.diverged, one.loss.pairs) == (2, 1, 1)

@@ -57,27 +57,28 @@ def test_networks_of_a_class_have_more_seeds_than_the_familys_unless_seeds_are_n
     assert {cell.wan.name for cell in cells(networks=networks("cloud-4"), seeds=[7])} == {"cloud-4"}
 
 
+def refused(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        replanning.main(words)
+    assert ended.value.code == 2
+
+
 @pytest.mark.pure
 @pytest.mark.parametrize("name", ["drop", "dropp-5", "drop-two", "drop-2", "regions-11", ""])
 def test_a_network_that_there_is_not_is_refused(name: str) -> None:
-    with pytest.raises(SystemExit) as refused:
-        replanning.main(["--show", "--networks", f"drop-5,{name}"])
-    assert refused.value.code == 2
+    refused("--show", "--networks", f"drop-5,{name}")
 
 
 @pytest.mark.pure
 def test_show_without_kept_cells_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as refused:
-        replanning.main(["--show", "--kept", str(tmp_path / "kept.json")])
-    assert refused.value.code == 2
+    refused("--show", "--kept", str(tmp_path / "kept.json"))
 
 
 @pytest.mark.pure
 def test_a_folder_without_recorded_links_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "Verizon-EVDO-driving.down").write_text("1\n")
-    with pytest.raises(SystemExit) as refused:
-        replanning.main(["--show", "--recorded", str(tmp_path)])
-    assert refused.value.code == 2 and "argument --recorded" in capsys.readouterr().err
+    refused("--show", "--recorded", str(tmp_path))
+    assert "argument --recorded" in capsys.readouterr().err
 
 
 @pytest.mark.local
@@ -93,9 +94,7 @@ def test_a_simulated_cell_has_the_controllers_own_records(tmp_path: Path, monkey
 def test_cells_of_a_simulation_are_not_taken_for_emulated_ones(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     kept.write_text(json.dumps({"auto/drop-5/1/hold": {"rounds": 1, "simulated": True}}))
-    with pytest.raises(SystemExit) as refused:
-        replanning.main(["--networks", "drop-5", "--seeds", "1", "--show", "--kept", str(kept)])
-    assert refused.value.code == 2
+    refused("--networks", "drop-5", "--seeds", "1", "--show", "--kept", str(kept))
 
 
 @pytest.mark.pure
@@ -107,9 +106,7 @@ def test_kept_cells_of_other_recorded_links_are_refused(tmp_path: Path, monkeypa
     kept = tmp_path / "kept.json"
     kept.write_text(json.dumps({"auto/lte-5/1/hold": {"rounds": 1}}))
     words = ["--networks", "lte-5", "--seeds", "1", "--show", "--json", "--kept", str(kept)]
-    with pytest.raises(SystemExit) as refused:
-        replanning.main([*words, "--recorded", str(tmp_path / "other")])
-    assert refused.value.code == 2
+    refused(*words, "--recorded", str(tmp_path / "other"))
     assert replanning.main(words) == 0, "a cell of an earlier version is of the default links"
 
 
