@@ -17,26 +17,20 @@ from __future__ import annotations
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from math import inf
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import torch
 
+from benchmarks.schemes import Training, choice_of
 from benchmarks.support.controller import controller
 from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
-from testbed import sync
 from testbed.sync.codecs import Codec, by_name
-from testbed.sync.strategies import Gradients
-from testbed.worker import learner
-from testbed.worker.learner import Learner
-from testbed.workload import Workload
 
 MEMBERS = ("m0", "m1")
 BASELINE = "fp32"
@@ -62,30 +56,14 @@ class Outcome:
 
 def train(codec: str, seed: int, steps: int, model: str) -> Outcome:
     """Train once, with both members in this process."""
-    learners = {
-        name: learner.make(_workload(model, seed, shard), Path(), torch.device("cpu"))
-        for shard, name in enumerate(MEMBERS)
-    }
-    model_bytes = 4 * next(iter(learners.values())).gradient.numel()
-    with controller(MEMBERS, model_bytes, codec) as where, ThreadPoolExecutor(len(MEMBERS)) as pool:
-        digests = set(pool.map(lambda name: _member(where.address(name), name, learners[name], steps), MEMBERS))
+    training = Training(model, MEMBERS, steps, BATCH, LEARNING_RATE)
+    choice, optimizer = choice_of("gradients")
+    learners = training.learners(optimizer, seed)
+    model_bytes = 4 * learners[MEMBERS[0]].gradient.numel()
+    with controller(MEMBERS, model_bytes, codec) as where:
+        digests = {digest for digest, _ in training.run(where, learners, choice)}
         sent = where.sent_bytes()
     return Outcome(codec, seed, learners[MEMBERS[0]].evaluate()["test_loss"], sent, len(digests) == 1)
-
-
-def _workload(model: str, seed: int, shard: int) -> Workload:
-    return Workload(model, BATCH, "adamw", LEARNING_RATE, seed, shard, len(MEMBERS))
-
-
-def _member(control: str, name: str, model: Learner, steps: int) -> str:
-    with sync.join(control, name, "127.0.0.1") as session:
-        strategy = Gradients(session, model.parameters, weight=BATCH)
-        for _ in range(steps):
-            model.compute()
-            strategy.before_step()
-            model.apply()
-        session.finish(model.digest())
-    return model.digest()
 
 
 @dataclass(frozen=True, slots=True)

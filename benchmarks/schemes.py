@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from math import inf
@@ -61,6 +61,20 @@ class Training:
         its = (self.model, self.batch, optimizer, self.learning_rate, seed, shard, len(self.members))
         return Workload(*its, dataset=self.dataset, rank=self.rank)
 
+    def learners(self, optimizer: str, seed: int) -> dict[str, Learner]:
+        """Return the members' learners, by name."""
+        return {
+            name: learner.make(self.workload(optimizer, seed, shard), DOCUMENTATION.parent, torch.device("cpu"))
+            for shard, name in enumerate(self.members)
+        }
+
+    def run(self, where: Controller, learners: Mapping[str, Learner], choice: SchemeChoice) -> list[tuple[str, int]]:
+        """Train all members in this process. Returns the digest of each one's parameters, and its number of rounds."""
+        with ThreadPoolExecutor(len(learners)) as pool:
+            return list(
+                pool.map(lambda name: _member(where.address(name), name, learners[name], choice, self), learners)
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -97,20 +111,12 @@ def schemes_in(text: str) -> list[str]:
 
 
 def train(said: str, seed: int, training: Training) -> Trained:
-    """Train once, with all members in this process."""
+    """Train once."""
     choice, optimizer = choice_of(said)
-    learners = {
-        name: learner.make(training.workload(optimizer, seed, shard), DOCUMENTATION.parent, torch.device("cpu"))
-        for shard, name in enumerate(training.members)
-    }
+    learners = training.learners(optimizer, seed)
     model_bytes = 4 * learners[training.members[0]].gradient.numel()
-    with (
-        controller(training.members, model_bytes, choice.scheme.codec) as where,
-        ThreadPoolExecutor(len(training.members)) as pool,
-    ):
-        ends = list(
-            pool.map(lambda name: _member(where.address(name), name, learners[name], choice, training), learners)
-        )
+    with controller(training.members, model_bytes, choice.scheme.codec) as where:
+        ends = training.run(where, learners, choice)
         moved = _moved(where)
     loss = learners[training.members[0]].evaluate()["test_loss"]
     rounds = {rounds for _, rounds in ends}
