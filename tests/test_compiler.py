@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import pytest
@@ -41,10 +40,6 @@ def test_without_a_compiler_the_packages_are_named(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CompilerError, match="apt-get install gcc libc6-dev"):
         compile_c([tmp_path / "empty.c"], [], tmp_path / "empty")
-
-
-def test_what_the_planner_computes_most_with_is_a_library_of_the_package() -> None:
-    assert isinstance(library("planning"), ctypes.CDLL)
 
 
 def test_a_library_that_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
