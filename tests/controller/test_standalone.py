@@ -10,8 +10,8 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from subprocess import Popen
@@ -51,8 +51,13 @@ def of_controller(folder: Path, port: int, *others: str) -> list[str]:
     return ["-m", "testbed.controller.standalone", *words, *more, *others]
 
 
-def controller(stack: ExitStack, folder: Path, port: int, *others: str) -> ForkedProgram:
-    return stack.enter_context(ForkedProgram(*of_controller(folder, port, *others)))
+@contextmanager
+def controller(folder: Path, port: int, *others: str) -> Iterator[ForkedProgram]:
+    """Run a controller, which SIGTERM must end as the context is left."""
+    with ForkedProgram(*of_controller(folder, port, *others)) as served:
+        yield served
+        served.terminate()
+        assert served.wait(PATIENCE_S) == 0, served.communicate()[1]
 
 
 def of_member(folder: Path, name: str, address: str, identity: str) -> list[str]:
@@ -95,7 +100,7 @@ def test_over_tls_two_machines_train_and_nothing_is_to_be_read_on_the_way(tmp_pa
     (tmp_path / "train.py").write_text(secured)
     port = free_port()
     with ExitStack() as stack:
-        served = controller(stack, tmp_path, port, "--tls", str(tmp_path / "tls" / "controller"))
+        stack.enter_context(controller(tmp_path, port, "--tls", str(tmp_path / "tls" / "controller")))
         proxy = stack.enter_context(Proxy(lambda: ("127.0.0.1", port), 1))
         until(
             lambda: answers(ApiClient(tmp_path / "run" / "admin.sock", "the controller"))
@@ -104,8 +109,6 @@ def test_over_tls_two_machines_train_and_nothing_is_to_be_read_on_the_way(tmp_pa
             of_member(tmp_path, name, "tcp:{}:{}".format(*proxy.address), "tls/{}") for name in ("paris", "tokyo")
         ]
         lines = trained(*(stack.enter_context(ForkedProgram(*words)) for words in programs))
-        served.send_signal(signal.SIGTERM)
-        assert served.wait(PATIENCE_S) == 0, served.communicate()[1]
     assert len(lines) == 1
     assert len(proxy.passed) > 10_000 and b"paris" not in proxy.passed
     assert sorted(file.name for file in (tmp_path / "secrets").iterdir()) == ["controller.key"], "no tokens are needed"
@@ -115,8 +118,7 @@ def test_over_tls_nobody_comes_in_with_another_s_certificate_or_none(tmp_path: P
     for authority in ("tls", "other"):
         assert [*make_certificates(tmp_path / authority, ("paris", "tokyo"))]
     port = free_port()
-    with ExitStack() as stack:
-        served = controller(stack, tmp_path, port, "--tls", str(tmp_path / "tls" / "controller"))
+    with controller(tmp_path, port, "--tls", str(tmp_path / "tls" / "controller")):
         until((tmp_path / "run" / "admin.sock").exists)
         for folder, why in (
             ("tls/tokyo", "tokyo"),
@@ -126,27 +128,21 @@ def test_over_tls_nobody_comes_in_with_another_s_certificate_or_none(tmp_path: P
             tls = tmp_path / folder if folder else None
             with pytest.raises(sync.SyncError, match=why):
                 sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", timeout=PATIENCE_S, tls=tls)
-        served.terminate()
-        assert served.wait(PATIENCE_S) == 0
 
 
 def test_a_member_with_tls_is_told_that_the_controller_has_none(tmp_path: Path) -> None:
     assert [*make_certificates(tmp_path / "tls", ("paris", "tokyo"))]
     port = free_port()
-    with ExitStack() as stack:
-        served = controller(stack, tmp_path, port)
+    with controller(tmp_path, port):
         until((tmp_path / "run" / "admin.sock").exists)
         with pytest.raises(sync.SyncError) as caught:
             sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", timeout=PATIENCE_S, tls=tmp_path / "tls" / "paris")
         assert caught.value.rule == "tls"
-        served.terminate()
-        assert served.wait(PATIENCE_S) == 0
 
 
 def test_only_a_member_s_own_token_admits_as_that_member(tmp_path: Path) -> None:
     port = free_port()
-    with ExitStack() as stack:
-        served = controller(stack, tmp_path, port)
+    with controller(tmp_path, port) as served:
         tokens = tmp_path / "secrets"
         while not (tokens / "tokyo.token").exists():
             assert served.poll() is None, served.communicate()[1]
@@ -166,14 +162,12 @@ def test_only_a_member_s_own_token_admits_as_that_member(tmp_path: Path) -> None
 
 def test_a_controller_that_is_started_again_gives_out_the_same_tokens(tmp_path: Path) -> None:
     def told() -> dict[str, str]:
-        with ExitStack() as stack:
-            served = controller(stack, tmp_path, free_port())
+        with controller(tmp_path, free_port()) as served:
             while not (tmp_path / "run" / "admin.sock").exists():
                 assert served.poll() is None, served.communicate()[1]
                 time.sleep(0.02)
             served.terminate()
-            errors = served.communicate(timeout=PATIENCE_S)[1]
-            assert served.wait(PATIENCE_S) == 0 and " INFO waiting for 2 members" in errors
+            assert " INFO waiting for 2 members" in served.communicate(timeout=PATIENCE_S)[1]
         return {file.name: file.read_text() for file in (tmp_path / "secrets").iterdir()}
 
     assert told() == told()
