@@ -1,7 +1,7 @@
 """Carries out a participant's effects over sockets and in real time, with the protocol code that simulations run.
 
     program (this thread)                carried out by
-      Send         -> MessageQueue       a thread for each connection, which sends and receives frames
+      Send         -> Mailbox            a thread for each connection, which sends and receives frames
       LocalCompute -> LocalStep          a thread that makes local steps
       Until        <- Inbox              events are handed over one by one, and the condition is checked after each
       Advance      -> IterationObserver  called before anything else is sent, so that no peer knows of it earlier
@@ -105,7 +105,8 @@ class Driver:
         self._survives = survives
         self._gone: dict[str, str] = {}
         self._participant = participant
-        self._inbox, self._queue = mailbox.inbox, mailbox.queue
+        self._mailbox = mailbox
+        self._inbox = mailbox.inbox
         self._local_step = step
         self._observer = observer
         self._patience_s = patience_s * participant.patience
@@ -131,7 +132,7 @@ class Driver:
         try:
             yield from self._run_program()
             for partner in sorted(self._partners):
-                self._queue.send(partner, Done())
+                self._mailbox.send(partner, Done())
             # Without a limit: the death of a partner is noticed, and the controller can end the wait.
             yield from self._wait(lambda: self._done >= self._partners, "its partners' end", inf)
         finally:
@@ -163,7 +164,7 @@ class Driver:
         if send.to == self._participant.name:
             self._inbox.put_after(send.after_s, lambda: self._reminder(send))
         else:
-            self._queue.send(send.to, send.message)
+            self._mailbox.send(send.to, send.message)
 
     def _reminder(self, send: Send) -> MessageArrived:
         return MessageArrived(send.to, send.message, self._clock.monotonic())
@@ -218,7 +219,7 @@ class Driver:
             case StepFinished(step, change):
                 step.finish(change)
             case ModelSent(peer):
-                self._queue.left(peer)
+                self._mailbox.left(peer)
             case PeerLost(peer, why):
                 self._lost(peer, why, awaited)
             case LossDue(peer):
@@ -266,7 +267,7 @@ class Driver:
             return
         for peer, address in roster.items():
             self._gone.pop(peer, None)
-            self._queue.admit(peer, address)
+            self._mailbox.admit(peer, address)
         self._partners |= {*neighbours.sources, *neighbours.targets}
         for send in self._participant.commit(iteration, neighbours):
             self._send(send)
@@ -275,7 +276,7 @@ class Driver:
         self._gone.pop(peer, None)
         self._partners.discard(peer)
         self._done.discard(peer)  # it may join again, and then ends once more
-        self._queue.drop(peer)
+        self._mailbox.drop(peer)
         for send in self._participant.remove(peer):
             self._send(send)
 

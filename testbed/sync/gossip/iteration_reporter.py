@@ -119,10 +119,11 @@ class IterationReporter:
             lost=0,
             duplicated=0,
             waited=waited,
-            peers=self._mailbox.queue.outbox.samples() if due else (),
+            peers=self._mailbox.outbox.samples() if due else (),
             metrics=figures.metrics,
         )
 
     def _totals(self) -> tuple[float, float, float]:
-        queue, inbox = self._mailbox.queue, self._mailbox.inbox
-        return float(queue.sent_bytes.total()), float(inbox.received_bytes.total()), queue.outbox.sending_s()
+        mailbox = self._mailbox
+        sent, received = mailbox.sent_bytes.total(), mailbox.inbox.received_bytes.total()
+        return float(sent), float(received), mailbox.outbox.sending_s()

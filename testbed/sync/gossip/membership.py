@@ -152,7 +152,7 @@ class Membership(ControlledMember):
             digest: The SHA-256 of the parameters, if the controller is to compare it among members.
             metrics: Final figures to keep, up to 64.
         """
-        self._mailbox.queue.outbox.drain(self.job.round_timeout_s)
+        self._mailbox.outbox.drain(self.job.round_timeout_s)
         self._goodbye(Goodbye(self.name, self.job.rounds, digest, checked_metrics(metrics or {})))
 
     def _handle(self, message: ControlMessage) -> None:
@@ -172,7 +172,7 @@ class Membership(ControlledMember):
         self._mailbox.inbox.put(MemberFailed(error))
 
     def _close(self) -> None:
-        self._mailbox.queue.outbox.close()
+        self._mailbox.outbox.close()
         self._mailbox.inbox.close()
         self._listener.close()
 

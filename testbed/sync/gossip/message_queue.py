@@ -1,6 +1,6 @@
 """A member's outgoing messages: one after the other to each peer, without those that became useless while they waited.
 
-`Mailbox` joins them with the inbox.
+`Mailbox` has the member's inbox as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ UNDER_WAY = 2
 #: Returns True if a waiting message has become useless; its arguments are those of Participant.stale.
 Stale = Callable[[str, Message, Sequence[Message]], bool]
 
-
 #: Makes an Outbox; its arguments are those of Outbox.
 MakeOutbox = Callable[[TransportSettings, int, Mapping[str, tuple[str, int]], Callable[[str, str], None]], Outbox]
 
@@ -30,10 +29,11 @@ def _nothing(peer: str) -> None:
     """Do nothing: a part was sent, and more parts of its model follow."""
 
 
-class MessageQueue:
-    """Sends messages to peers. One thread calls all methods.
+class Mailbox:
+    """A member's inbox, and the messages that it sends to peers. One thread calls all public methods.
 
     Attributes:
+        inbox: The inbox. Other threads put sent models and lost peers into it.
         outbox: Carries frames to peers.
         sent_bytes: Bytes of messages sent, by peer.
         suppressed: The number of messages that were left out.
@@ -45,29 +45,26 @@ class MessageQueue:
         codec: MessageCodec,
         roster: Mapping[str, tuple[str, int]],
         stale: Stale,
-        on_sent: Callable[[str], None],
-        on_failure: Callable[[str, str], None],
+        inbox: Inbox | None = None,
         make_outbox: MakeOutbox = Outbox,
     ) -> None:
-        """Make an empty queue.
+        """Make a mailbox without messages.
 
         Args:
             settings: How this member connects to its peers.
-            codec: Packs the messages.
+            codec: Packs and unpacks the messages.
             roster: Each member's address by name.
             stale: Returns True if a waiting message has become useless.
-            on_sent: Called with a peer, on another thread, when a whole model was sent to it; the caller then calls
-                `left` on the thread of the queue.
-            on_failure: Called with a peer and the reason, on another thread, when the peer can't be reached.
+            inbox: An inbox, which may hold frames already; None to make one.
             make_outbox: Makes the outbox, which carries frames to peers.
         """
+        self.inbox = inbox or Inbox(codec, settings.streams, settings.generation, settings.timeout_s)
         self.sent_bytes: Counter[str] = Counter()
         self.suppressed = 0
         self._codec = codec
         self._roster = dict(roster)
-        self.outbox = make_outbox(settings, HEADER_BYTES, self._roster, on_failure)
+        self.outbox = make_outbox(settings, HEADER_BYTES, self._roster, self._undelivered)
         self._stale = stale
-        self._on_sent = on_sent
         self._dropped: set[str] = set()
         self._waiting: dict[str, deque[tuple[Message, WireMessage]]] = defaultdict(deque)
         self._under_way: Counter[str] = Counter()
@@ -85,7 +82,7 @@ class MessageQueue:
             self._hand_over(to, packed)
 
     def left(self, peer: str) -> None:
-        """Record that a whole model was sent to the peer, and send the next one."""
+        """Record that a whole model was sent to the peer (ModelSent), and send the next one."""
         self._under_way[peer] -= 1
         if peer not in self._dropped:
             self._send_on(peer)
@@ -121,39 +118,8 @@ class MessageQueue:
         for start in range(0, max(size, 1), PART_BYTES):
             part = packed.body[start : start + PART_BYTES]
             priority: Priority = (1 if packed.large else 0, sequence, start)
-            sent = self._on_sent if packed.large and start + PART_BYTES >= size else _nothing
+            sent = self._sent if packed.large and start + PART_BYTES >= size else _nothing
             self.outbox.put((to,), priority, Frame(header._replace(offset=start).pack(), len(part)), part, sent)
-
-
-class Mailbox:
-    """A member's inbox and its message queue. The queue reports sent models and lost peers to the inbox.
-
-    Attributes:
-        inbox: The inbox.
-        queue: The queue.
-    """
-
-    def __init__(
-        self,
-        settings: TransportSettings,
-        codec: MessageCodec,
-        roster: Mapping[str, tuple[str, int]],
-        stale: Stale,
-        inbox: Inbox | None = None,
-        make_outbox: MakeOutbox = Outbox,
-    ) -> None:
-        """Connect an inbox and a message queue.
-
-        Args:
-            settings: How this member connects to its peers.
-            codec: Packs and unpacks the messages.
-            roster: Each member's address by name.
-            stale: Returns True if a waiting message has become useless.
-            inbox: An inbox, which may hold frames already; None to make one.
-            make_outbox: Makes the outbox, which carries frames to peers.
-        """
-        self.inbox = inbox or Inbox(codec, settings.streams, settings.generation, settings.timeout_s)
-        self.queue = MessageQueue(settings, codec, roster, stale, self._sent, self._undelivered, make_outbox)
 
     def _sent(self, peer: str) -> None:
         self.inbox.put(ModelSent(peer))

@@ -254,12 +254,11 @@ class DrivenMember:
         settings = TransportSettings(self.name, {}, PATIENCE_S, generation=generation)
         roster = dict.fromkeys(codec.members, ADDRESS)
         make_outbox = partial(SimulatedOutbox, world, self)
-        mailbox = Mailbox(settings, codec, roster, participant.stale, self.inbox, make_outbox)
-        self.queue = mailbox.queue
+        self.mailbox = Mailbox(settings, codec, roster, participant.stale, self.inbox, make_outbox)
         self._waits = Driver(
             participant,
             partners,
-            mailbox,
+            self.mailbox,
             partial(self._step, world.change),
             self.follow,
             PATIENCE_S,
@@ -312,9 +311,9 @@ class DrivenMember:
     def _end(self, error: BaseException | None) -> None:
         self.over, self.error, self.ended_s = True, error, self._world.time.now_s
         if error is None:
-            self.queue.outbox.drain(PATIENCE_S)
+            self.mailbox.outbox.drain(PATIENCE_S)
         else:
-            self.queue.outbox.close()
+            self.mailbox.outbox.close()
 
 
 @dataclass

@@ -96,21 +96,20 @@ class Node:
         settings = TransportSettings(
             self.name, keys(self.name, self._codec.members), PATIENCE_S, self._streams, generation=generation
         )
-        mailbox = Mailbox(settings, self._codec, roster, party.stale, self.inbox)
-        self.queue = mailbox.queue
+        self.mailbox = Mailbox(settings, self._codec, roster, party.stale, self.inbox)
         self._listener = Listener(self._accepting, settings, self.inbox)
-        self._driver = Driver(party, partners, mailbox, step, self.follow, PATIENCE_S, survives)
+        self._driver = Driver(party, partners, self.mailbox, step, self.follow, PATIENCE_S, survives)
         self._thread = threading.Thread(target=self._run, name=self.name)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self._driver.run()
-            self.queue.outbox.drain(PATIENCE_S)
+            self.mailbox.outbox.drain(PATIENCE_S)
         except BaseException as error:
             self.error = error
         finally:
-            self.queue.outbox.close()
+            self.mailbox.outbox.close()
             self.inbox.close()
             self._listener.close()
 

@@ -222,10 +222,10 @@ def test_a_slow_path_is_spared_the_updates_that_became_useless_as_they_waited(ru
     world.start(members, around(graph), elements)
     world.run()
     assert world.errors() == {}
-    slow = world.members["w0"].queue
+    slow = world.members["w0"].mailbox
     sent = {to: slow.sent_bytes[to] // (4 * elements) for to in graph.targets("w0")}
     assert slow.suppressed >= 5 and sent["w1"] <= 40 - slow.suppressed
-    assert all(member.queue.suppressed == 0 for name, member in world.members.items() if name != "w0")
+    assert all(member.mailbox.suppressed == 0 for name, member in world.members.items() if name != "w0")
     assert all(torch.allclose(member.parameters, torch.ones(elements)) for member in members.values())
 
 

@@ -110,7 +110,7 @@ def test_a_model_of_many_frames_arrives_whole_and_tokens_overtake_it() -> None:
     run(nodes)
     mean = torch.stack(list(begin.values())).mean(0)
     assert all(torch.allclose(member.parameters, mean, atol=1e-5) for member in members.values())
-    assert nodes["w0"].queue.sent_bytes == {"w1": 60 * 4 * elements, "w3": 60 * 4 * elements}
+    assert nodes["w0"].mailbox.sent_bytes == {"w1": 60 * 4 * elements, "w3": 60 * 4 * elements}
 
 
 def test_a_lost_member_is_named_with_the_iteration() -> None:
@@ -151,7 +151,7 @@ def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
     gate.open()
     run(nodes)
     assert all(member.iteration == 60 for member in members.values())
-    sent = {to: nodes["w0"].queue.sent_bytes[to] // 12 for to in ("w1", "w3")}
+    sent = {to: nodes["w0"].mailbox.sent_bytes[to] // 12 for to in ("w1", "w3")}
     assert 0 < sent["w3"] <= firsts[1] - firsts[0] and sent["w1"] > sent["w3"]
 
 
