@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from math import inf
 from typing import Protocol
 
@@ -122,10 +122,10 @@ class Driver:
             SyncError: A peer is lost, or sent nothing in time; names the peer or the wait, and the iteration.
             Exception: Whatever a local step raises.
         """
-        with closing(self.drive()) as waits:
-            event: Event | None = None
-            while (timeout_s := _next(waits, event)) is not None:
-                event = self._inbox.take(timeout_s)
+        event: Event | None = None
+        with closing(self.drive()) as waits, suppress(StopIteration):
+            while True:
+                event = self._inbox.take(waits.send(event))
 
     def drive(self) -> Waits:
         """Do what `run` does, but leave the waiting to the caller: see Waits."""
@@ -279,11 +279,3 @@ class Driver:
         self._mailbox.drop(peer)
         for send in self._participant.remove(peer):
             self._send(send)
-
-
-def _next(waits: Waits, event: Event | None) -> float | None:
-    """Hand over an event, and return the seconds to wait for the next one; None at the end."""
-    try:
-        return waits.send(event)
-    except StopIteration:
-        return None
