@@ -120,7 +120,6 @@ class Reception(ABC):
         self.oldest = 0
         self._max_ig = rules.max_ig
         self._neighbours = neighbours
-        self._weights = dict(neighbours.weights)
         self._early: list[Entry] = []
         self._senders: frozenset[str] = frozenset()
         self.expect(neighbours.sources)
@@ -149,7 +148,6 @@ class Reception(ABC):
         for sender in self._senders - {*neighbours.sources}:
             self.queue.drop_from(sender)
         self._neighbours = neighbours
-        self._weights = dict(neighbours.weights)
         self.expect(neighbours.sources)
 
     def begin(self, iteration: int) -> None:
@@ -166,7 +164,7 @@ class Reception(ABC):
         for sender in self._neighbours.sources:
             entry = yield from self._first_of(sender)
             if entry is not None:
-                average.add(entry, self._weights[sender])
+                average.add(entry, self._neighbours.weights[sender])
         return average.value
 
     def _first_of(self, sender: str) -> Steps[Tensor | None]:
@@ -184,7 +182,6 @@ class Reception(ABC):
     def remove(self, gone: str) -> None:
         """Drop the updates of `gone`, and wait for none. If that member joins again, it counts as another member."""
         self._neighbours = self._neighbours.without(gone)
-        self._weights = dict(self._neighbours.weights)
         self.queue.drop_from(gone)
         self._early = [entry for entry in self._early if entry.sender != gone]
 
@@ -262,8 +259,8 @@ class Backup(Reception):
 
     def _count(self, average: WeightedMean, entries: list[Entry]) -> None:
         for entry in entries:
-            if entry.update is not None and entry.sender in self._weights:
-                average.add(entry.update, self._weights[entry.sender])
+            if entry.update is not None and entry.sender in self._neighbours.weights:
+                average.add(entry.update, self._neighbours.weights[entry.sender])
 
 
 class Stale(Reception):
@@ -324,4 +321,4 @@ class Stale(Reception):
 
     def _count(self, average: WeightedMean, entry: Entry, times: int) -> None:
         if entry.update is not None:
-            average.add(entry.update, times * self._weights[entry.sender])
+            average.add(entry.update, times * self._neighbours.weights[entry.sender])
