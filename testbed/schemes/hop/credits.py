@@ -10,7 +10,7 @@ would have given until then, and i has taken one in each iteration. So no swap o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class Credits:
@@ -20,13 +20,11 @@ class Credits:
     which o is ahead, or fewer while tokens are on their way.
 
     Args:
-        givers: The out-neighbours.
         max_ig: See HopRules.
         taken: The iteration in which the member begins; the member counts as having taken as many tokens.
     """
 
-    def __init__(self, givers: Iterable[str], max_ig: int, taken: int = 0) -> None:
-        self._givers = tuple(givers)
+    def __init__(self, max_ig: int, taken: int = 0) -> None:
         self._max_ig = max_ig
         self._given: Counter[str] = Counter()
         self._taken = taken
@@ -43,18 +41,13 @@ class Credits:
         """Drop the tokens of `gone`. If that member joins again, it gives them again from iteration 0 on."""
         del self._given[gone]
 
-    def change_givers(self, givers: Iterable[str]) -> None:
-        """Replace the out-neighbours."""
-        self._givers = tuple(givers)
-
     def least(self, givers: Iterable[str]) -> int:
         """Return how many iterations could be entered at once: the fewest tokens held from one of `givers`."""
         return min(map(self.held, givers))
 
-    def take(self, count: int) -> None:
+    def take(self, count: int, givers: Iterable[str]) -> None:
         """Spend `count` tokens of each out-neighbour. Raises ValueError if fewer are held from one of them."""
-        if count > self.least(self._givers):
-            held = self.least(self._givers)
+        if count > (held := self.least(givers)):
             raise ValueError(f"{count} tokens of each out-neighbour are needed; of one of them {held} are held")
         self._taken += count
 
@@ -62,15 +55,15 @@ class Credits:
         """Return a lower bound of the iterations by which `giver` is ahead; negative where it may be behind."""
         return self.held(giver) - self._max_ig
 
-    def lag(self, quantile: float) -> int:
+    def lag(self, quantile: float, givers: Iterable[str]) -> int:
         """Return the iterations by which this member is behind: the `quantile` of its out-neighbours' leads.
 
         By the minimum (0) a member with one slow neighbour never lags, however far ahead the others are.
         """
-        leads = sorted(self.lead(giver) for giver in self._givers)
+        leads = sorted(self.lead(giver) for giver in givers)
         return leads[min(int(quantile * len(leads)), len(leads) - 1)]
 
-    def jump(self, max_jump: int, quantile: float) -> int:
+    def jump(self, max_jump: int, quantile: float, givers: Collection[str]) -> int:
         """Return the iterations to advance by: more than 1 where the lag is 2 or more, and at most the tokens held."""
-        lag = self.lag(quantile)
-        return min(lag, max_jump, self.least(self._givers)) if lag >= 2 else 1
+        lag = self.lag(quantile, givers)
+        return min(lag, max_jump, self.least(givers)) if lag >= 2 else 1

@@ -74,7 +74,7 @@ class HopMember(TrainingMember):
         super().__init__(neighbours.member, parameters)
         rules.check(neighbours)
         self.iteration = first - 1
-        self.credits = None if rules.max_ig is None else Credits(neighbours.targets, rules.max_ig, taken=first)
+        self.credits = None if rules.max_ig is None else Credits(rules.max_ig, taken=first)
         self.reception: Reception = (Stale if rules.staleness else Backup)(neighbours, rules)
         self._neighbourhood = Neighbourhood(neighbours)
         self._rules = rules
@@ -112,7 +112,6 @@ class HopMember(TrainingMember):
         del self._given[gone]
         if self.credits:
             self.credits.remove(gone)
-            self.credits.change_givers(self._neighbourhood.neighbours.targets)
         return ()
 
     def promise(self, ahead: int) -> int:
@@ -218,7 +217,7 @@ class HopMember(TrainingMember):
         yield Until(lambda: self._may_enter(now + 1), "a token from each out-neighbour, or the graph's change")
         if self.credits:
             jump = self._jump(self.credits)
-            self.credits.take(jump)
+            self.credits.take(jump, self._neighbourhood.neighbours.targets)
         yield from self._enter(now + jump)
         if jump > 1:
             yield from self._renew(now)
@@ -233,8 +232,8 @@ class HopMember(TrainingMember):
     def _jump(self, credits: Credits) -> int:
         if not self._rules.skipping:
             return 1
-        now = self.iteration
-        wanted = min(now + credits.jump(self._rules.max_jump, self._rules.quantile), self._iterations)
+        now, givers = self.iteration, self._neighbourhood.neighbours.targets
+        wanted = min(now + credits.jump(self._rules.max_jump, self._rules.quantile, givers), self._iterations)
         reach = self.reception.reach()
         end = self._neighbourhood.leap_end(wanted if reach is None else min(wanted, reach))
         return max(int(end) - now, 1)
@@ -243,8 +242,6 @@ class HopMember(TrainingMember):
         neighbours = self._neighbourhood.change()
         self.reception.change_neighbours(neighbours)
         self._acked = {target: self._acked.get(target, self.iteration - 1) for target in neighbours.targets}
-        if self.credits:
-            self.credits.change_givers(neighbours.targets)
 
     def _renew(self, left: int) -> Steps[None]:
         """After a leap from iteration `left`, announce the skipped updates, and average those of the one before."""

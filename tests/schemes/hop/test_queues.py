@@ -34,17 +34,17 @@ def test_a_full_queue_says_that_a_bound_was_broken() -> None:
 
 
 def test_lag_and_jump_come_from_the_tokens_alone() -> None:
-    credits = Credits(("a", "b", "c"), max_ig=4)
+    credits = Credits(max_ig=4)
     for giver, count in (("a", 1), ("b", 4), ("c", 6)):
         credits.put(giver, count)
     assert [credits.held(giver) for giver in "abc"] == [4, 7, 9]
-    assert [credits.lag(quantile) for quantile in (0, 0.5, 1)] == [0, 3, 5]
-    assert [credits.jump(10, quantile) for quantile in (0, 0.5, 1)] == [1, 3, 4]
-    assert credits.jump(2, 1) == 2
-    credits.take(4)
+    assert [credits.lag(quantile, "abc") for quantile in (0, 0.5, 1)] == [0, 3, 5]
+    assert [credits.jump(10, quantile, "abc") for quantile in (0, 0.5, 1)] == [1, 3, 4]
+    assert credits.jump(2, 1, "abc") == 2
+    credits.take(4, "abc")
     assert credits.least("abc") == 0
     with pytest.raises(ValueError):
-        credits.take(1)
+        credits.take(1, "abc")
 
 
 def test_staleness_keeps_the_newest_and_weighs_it_by_its_age() -> None:
