@@ -15,7 +15,7 @@ import torch
 
 from testbed.sync.strategies.fragment import Fragment, cut
 from testbed.sync.strategies.periodic import Nesterov, Outer, Periodic
-from testbed.sync.strategies.strategy import Reducer, Steps
+from testbed.sync.strategies.strategy import Reducer
 
 
 class DiLoCo(Periodic):
@@ -39,7 +39,7 @@ class DiLoCo(Periodic):
         self,
         reducer: Reducer,
         parameters: Sequence[torch.Tensor],
-        optimizer: Steps | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
         every: int = 32,
         outer: Outer | None = None,
         fragments: int = 1,

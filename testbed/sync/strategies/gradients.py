@@ -9,7 +9,7 @@ import torch
 
 from testbed.sync import flat
 from testbed.sync.codecs import Residual
-from testbed.sync.strategies.strategy import Reducer, Steps, Strategy, check_whole
+from testbed.sync.strategies.strategy import Reducer, Strategy, check_whole
 
 #: All members begin with the same Q.
 _SEED = 1
@@ -121,7 +121,7 @@ class Gradients(Strategy):
         self,
         reducer: Reducer,
         parameters: Sequence[torch.Tensor],
-        optimizer: Steps | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
         weight: float = 1.0,
         powersgd: PowerSgd | None = None,
     ) -> None:

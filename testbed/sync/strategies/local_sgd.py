@@ -12,7 +12,7 @@ from testbed.protocol import FragmentDrift
 from testbed.sync.strategies.fragment import Fragment, Loss
 from testbed.sync.strategies.gradients import Gradients
 from testbed.sync.strategies.periodic import Average, Outer, Periodic
-from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
+from testbed.sync.strategies.strategy import Reducer, Strategy
 
 
 class LocalSgd(Periodic):
@@ -35,7 +35,7 @@ class LocalSgd(Periodic):
         self,
         reducer: Reducer,
         parameters: Sequence[torch.Tensor],
-        optimizer: Steps | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
         every: int = 8,
         outer: Outer | None = None,
         weight: float = 1.0,
@@ -75,7 +75,7 @@ class PostLocalSgd(Strategy):
         self,
         reducer: Reducer,
         parameters: Sequence[torch.Tensor],
-        optimizer: Steps | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
         start: int = 100,
         every: int = 8,
         weight: float = 1.0,

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from testbed.protocol import FragmentDrift
-from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
+from testbed.sync.strategies.strategy import Reducer, Strategy
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ class Periodic(Strategy):
         reducer: Reducer,
         fragments: Sequence[Fragment],
         outer: Outer,
-        optimizer: Steps | None,
+        optimizer: torch.optim.Optimizer | None,
         weight: float,
     ) -> None:
         super().__init__(optimizer, weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, overload
@@ -13,6 +13,8 @@ from testbed.sync.errors import SyncError
 
 if TYPE_CHECKING:
     import torch
+    from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
 
     from testbed.sync.codecs import Residual
     from testbed.sync.executor import Work
@@ -71,23 +73,6 @@ class Reducer(Protocol):
         raise NotImplementedError
 
 
-class Handle(Protocol):
-    """A registered hook."""
-
-    def remove(self) -> None:
-        """Remove the hook."""
-
-
-class Steps(Protocol):
-    """The part of an optimizer that strategies need. `torch.optim.Optimizer` has both methods."""
-
-    def register_step_pre_hook(self, hook: Callable[..., None]) -> Handle:
-        """Call `hook` before every step."""
-
-    def register_step_post_hook(self, hook: Callable[..., None]) -> Handle:
-        """Call `hook` after every step."""
-
-
 class Strategy(ABC):
     """Synchronizes a model around its optimizer's steps. All members must take equally many steps.
 
@@ -105,10 +90,10 @@ class Strategy(ABC):
         weight: The weight of the next round; it may be changed between steps.
     """
 
-    def __init__(self, optimizer: Steps | None, weight: float) -> None:
+    def __init__(self, optimizer: Optimizer | None, weight: float) -> None:
         self.weight = weight
         self._optimizer = optimizer
-        self._handles: list[Handle] = []
+        self._handles: list[RemovableHandle] = []
 
     def before_step(self) -> None:  # noqa: B027 (a strategy may do nothing here)
         """Change the gradients before the optimizer uses them; called before each of its steps."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.optim import Optimizer
 
 from testbed.sync.strategies.diloco import DiLoCo
 from testbed.sync.strategies.gradients import Gradients, PowerSgd
 from testbed.sync.strategies.local_sgd import LocalSgd, PostLocalSgd
 from testbed.sync.strategies.periodic import Outer
-from testbed.sync.strategies.strategy import Reducer, Steps
+from testbed.sync.strategies.strategy import Reducer
 
 
 class StrategyMethods(Reducer):
@@ -19,7 +20,7 @@ class StrategyMethods(Reducer):
     """
 
     def gradients(
-        self, model: nn.Module, optimizer: Steps, weight: float = 1.0, powersgd: PowerSgd | None = None
+        self, model: nn.Module, optimizer: Optimizer, weight: float = 1.0, powersgd: PowerSgd | None = None
     ) -> Gradients:
         """Take every step by the members' mean gradient.
 
@@ -32,7 +33,7 @@ class StrategyMethods(Reducer):
         return Gradients(self, list(model.parameters()), optimizer, weight, powersgd)
 
     def local_sgd(
-        self, model: nn.Module, optimizer: Steps, every: int = 8, outer: Outer | None = None, weight: float = 1.0
+        self, model: nn.Module, optimizer: Optimizer, every: int = 8, outer: Outer | None = None, weight: float = 1.0
     ) -> LocalSgd:
         """Average the parameters every few steps.
 
@@ -46,7 +47,7 @@ class StrategyMethods(Reducer):
         return LocalSgd(self, list(model.parameters()), optimizer, every, outer, weight)
 
     def post_local_sgd(
-        self, model: nn.Module, optimizer: Steps, start: int = 100, every: int = 8, weight: float = 1.0
+        self, model: nn.Module, optimizer: Optimizer, start: int = 100, every: int = 8, weight: float = 1.0
     ) -> PostLocalSgd:
         """Take the first `start` steps by the mean gradient, and average the parameters every few steps afterwards.
 
@@ -62,7 +63,7 @@ class StrategyMethods(Reducer):
     def diloco(
         self,
         model: nn.Module,
-        optimizer: Steps,
+        optimizer: Optimizer,
         every: int = 32,
         outer: Outer | None = None,
         fragments: int = 1,
