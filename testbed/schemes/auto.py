@@ -46,10 +46,7 @@ FIRST = TrainingChoice("gradients")
 class AutoOptions(Options):
     """No options: the controller chooses. An experiment's `rounds` count steps here."""
 
-    @property
-    def among_all(self) -> bool:
-        """True, because some of the schemes to choose from need it."""
-        return True
+    among_all = True  # some of the schemes to choose from need it
 
     @property
     def local_steps(self) -> int:

@@ -17,6 +17,8 @@ from testbed.sync.strategies import Strategy
 class GradientsOptions(Options):
     """Options of synchronous SGD."""
 
+    among_all = True  # a gradient that some members miss would make the members' parameters differ for good
+
     #: Matrices travel as factors of this rank (PowerSGD); by default they travel whole.
     powersgd_rank: int | None = limited(None, ge=1)
 
@@ -29,11 +31,6 @@ class GradientsOptions(Options):
     def uneven(self) -> bool:
         """True with PowerSGD: a step has a round of P and of small tensors, and one of Q."""
         return self.powersgd_rank is not None
-
-    @property
-    def among_all(self) -> bool:
-        """True: a gradient that some members miss would make the members' parameters differ for good."""
-        return True
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         """Check as for any scheme, and refuse a codec beside PowerSGD."""

@@ -107,14 +107,13 @@ class Options(Checked):
     options.
     """
 
+    #: Whether every round must be among all members, because a difference between groups would stay for good;
+    #: the same whatever the options are.
+    among_all = False
+
     @property
     def exact(self) -> bool:
         """True if each step uses the mean of all members' gradients, uncompressed."""
-        return False
-
-    @property
-    def among_all(self) -> bool:
-        """True if every round must be among all members, because a difference between groups would stay for good."""
         return False
 
     @property

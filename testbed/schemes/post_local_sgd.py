@@ -14,13 +14,10 @@ from testbed.sync.strategies import Strategy
 class PostLocalSgdOptions(LocalSteps):
     """Options of post-local SGD."""
 
+    among_all = True  # a gradient of the first steps that some members miss would set them apart for good
+
     #: The first steps, which average gradients; then `every` local steps in a round.
     start: int = limited(100, ge=1)
-
-    @property
-    def among_all(self) -> bool:
-        """True: a gradient of the first steps that some members miss would set them apart for good."""
-        return True
 
 
 SCHEME = Scheme(

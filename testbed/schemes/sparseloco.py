@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 class SparseLoCoOptions(LocalSteps):
     """Options of SparseLoCo."""
 
+    among_all = True  # rounds average changes, so that a difference between groups would stay for good
+
     every: int = limited(30, ge=1)
     #: The values that each chunk sends.
     top_k: int = limited(64, ge=1)
@@ -60,11 +62,6 @@ class SparseLoCoOptions(LocalSteps):
     mean: Literal["senders", "all"] = "senders"
     #: Whether each tensor of a member is scaled down to the median of the members' norms. A step then has two rounds.
     clip: bool = True
-
-    @property
-    def among_all(self) -> bool:
-        """True: rounds average changes, so that a difference between groups would stay for good."""
-        return True
 
     @property
     def round_share(self) -> float:
