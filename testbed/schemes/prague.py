@@ -7,12 +7,11 @@ its members, so it will be finished.
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from testbed.schemes.assignment import GossipAssignment, Setting, graph_of
 from testbed.schemes.options import InGraph, Misfit, Options, limited
@@ -25,8 +24,8 @@ from testbed.sync.gossip.neighbours import WeightedMean
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: A group inside a list of groups begins with its number.
-_NUMBER: Final = struct.Struct("<I")
+#: Bytes of a group's number, with which the group begins inside a list of groups.
+NUMBER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -98,21 +97,17 @@ class DrawnGroups(Message):
 
     def to_body(self, members: tuple[str, ...]) -> bytes:
         """Return each group's number and members, one after the other."""
-        return b"".join(_NUMBER.pack(group.number) + group.to_body(members) for group in self.groups)
+        return b"".join(group.number.to_bytes(NUMBER_BYTES, "little") + group.to_body(members) for group in self.groups)
 
     @classmethod
     def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
         """Return the groups in a message's body. Raises ValueError if the body is cut short."""
-        size = _NUMBER.size + len(members)
+        size = NUMBER_BYTES + len(members)
         if len(body) % size:
             raise ValueError("the list of groups in a message is cut short")
         parts = (body[start : start + size] for start in range(0, len(body), size))
-        return cls(tuple(_group(part, members) for part in parts))
-
-
-def _group(part: memoryview, members: tuple[str, ...]) -> DrawnGroup:
-    (number,) = _NUMBER.unpack_from(part)
-    return DrawnGroup.of_body(part[_NUMBER.size :], members, number=number)
+        heads = ((int.from_bytes(part[:NUMBER_BYTES], "little"), part[NUMBER_BYTES:]) for part in parts)
+        return cls(tuple(DrawnGroup.of_body(rest, members, number=number) for number, rest in heads))
 
 
 @message(14)
