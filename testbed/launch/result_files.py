@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -62,13 +62,9 @@ def copy_results(container: ProcessIdentity, target: Path) -> CopiedFiles:
     """
     kept = CopiedFiles()
     for place in (OUT, f"{CHANGES}/{UPPER}"):
-        root = _opened(container, place)
-        if root is None:
-            continue
-        try:
-            _take(root, target, kept)
-        finally:
-            os.close(root)
+        with _opened(container, place) as root:
+            if root is not None:
+                _take(root, target, kept)
     return kept
 
 
@@ -86,13 +82,22 @@ def describe_copied(kept: Mapping[str, CopiedFiles], folder: Path) -> Iterator[s
 
 def clear_results(container: ProcessIdentity) -> None:
     """Remove the files in OUT, which an earlier launch left."""
-    root = _opened(container, OUT)
-    if root is None:
-        return
+    with _opened(container, OUT) as root:
+        if root is not None:
+            empty_folder(root)
+
+
+@contextmanager
+def open_folder(path: str, parent: int | None = None) -> Iterator[int]:
+    """Open a folder, and yield its descriptor. Raises OSError where it is a link, or no folder.
+
+    The path begins in the open folder `parent`, by default in the current one.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     try:
-        empty_folder(root)
+        yield folder
     finally:
-        os.close(root)
+        os.close(folder)
 
 
 def empty_folder(root: int) -> None:
@@ -106,14 +111,11 @@ def empty_folder(root: int) -> None:
     while folders:
         name = folders.pop()
         with suppress(OSError):  # a mount is in it, or another program writes there
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
-            try:
+            with open_folder(name, root) as inner:
                 for each in _unlink_files(inner):
                     fresh = f"{mark}-{next(numbers)}"
                     os.rename(each, fresh, src_dir_fd=inner, dst_dir_fd=root)
                     folders.append(fresh)
-            finally:
-                os.close(inner)
             os.rmdir(name, dir_fd=root)
 
 
@@ -136,19 +138,17 @@ def has_own_mounts(container: ProcessIdentity) -> bool:
     return container.is_running and not os.path.samestat(theirs, ours)
 
 
-def _opened(container: ProcessIdentity, place: str) -> int | None:
+@contextmanager
+def _opened(container: ProcessIdentity, place: str) -> Iterator[int | None]:
     """Open a folder of a container. None if it is not a file system of its own, by which its size is bounded."""
-    if not has_own_mounts(container):
-        return None
     above = container.folder / "root"
-    try:
-        root = os.open(f"{above}{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    if container.is_running and os.fstat(root).st_dev != above.stat().st_dev:
-        return root
-    os.close(root)
-    return None
+    root: int | None = None
+    with ExitStack() as stack:
+        if has_own_mounts(container):
+            with suppress(OSError):
+                root = stack.enter_context(open_folder(f"{above}{place}"))
+        bounded = root is not None and container.is_running and os.fstat(root).st_dev != above.stat().st_dev
+        yield root if bounded else None
 
 
 def _take(root: int, target: Path, kept: CopiedFiles) -> None:

@@ -26,7 +26,7 @@ from testbed.emulation.containers.fleet import FILES
 from testbed.emulation.containers.limits import CHANGES
 from testbed.emulation.network.namespace import call, in_own_thread
 from testbed.emulation.process import ProcessIdentity
-from testbed.launch.result_files import UPPER, empty_folder, has_own_mounts
+from testbed.launch.result_files import UPPER, empty_folder, has_own_mounts, open_folder
 
 #: The overlay's working folder, in CHANGES beside UPPER.
 SCRATCH = "scratch"
@@ -138,11 +138,8 @@ class _Layers:
 
     def _overlay(self) -> None:
         upper, scratch = Path(CHANGES, UPPER), Path(CHANGES, SCRATCH)
-        changes = os.open(CHANGES, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
+        with open_folder(CHANGES) as changes:
             empty_folder(changes)
-        finally:
-            os.close(changes)
         for folder in (upper, scratch):
             folder.mkdir()
         # The lower folder is this thread's current one, since the new mount is about to cover its path.
