@@ -172,12 +172,9 @@ def test_both_adams_keep_their_moments_in_pairs() -> None:
 
 
 @pytest.mark.pure
-def test_an_optimizer_with_other_moments_and_codecs_are_refused() -> None:
+def test_an_optimizer_with_other_moments_is_refused() -> None:
     values = torch.zeros(10)
     training: Any = RoundTraining(None, [values], 1.0, moments=lambda: [values] * 3)  # type: ignore[arg-type]
     with pytest.raises(Misfit) as caught:
         DesLoc(training, DesLocOptions(every=1)).after_step()
     assert caught.value.name == "optimizer"
-    with pytest.raises(Misfit) as caught:
-        DesLocOptions().check_plan("mst", {}, "int8")
-    assert caught.value.name == "codec"
