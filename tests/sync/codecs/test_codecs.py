@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.sync.codecs import PLAIN, Codec, Residual, by_code, by_name, rounded
-from testbed.sync.codecs.blocks import BLOCK, RANGE
-from testbed.sync.codecs.blocks import BLOCK as BINS_BLOCK
+from testbed.sync.codecs.blocks import BLOCK, RANGE, SCALE_BLOCK
 from testbed.sync.codecs.codec import bytes_of
 
 pytestmark = pytest.mark.pure
@@ -70,8 +69,8 @@ def test_what_is_too_large_for_fp16_saturates() -> None:
 @given(chunks)
 def test_int8_errs_by_half_a_step_of_its_block(values: torch.Tensor) -> None:
     decoded = trip(by_name("int8"), values)
-    for start in range(0, len(values), BLOCK):
-        block, got = values[start : start + BLOCK], decoded[start : start + BLOCK]
+    for start in range(0, len(values), SCALE_BLOCK):
+        block, got = values[start : start + SCALE_BLOCK], decoded[start : start + SCALE_BLOCK]
         assert (got - block).abs().max() <= block.abs().max() / 127 * 0.5001
 
 
@@ -88,8 +87,8 @@ def test_topk_keeps_the_largest_exactly(values: torch.Tensor) -> None:
 @given(chunks, st.sampled_from([2, 4]))
 def test_bins_stand_for_the_mean_of_what_they_hold(values: torch.Tensor, width: int) -> None:
     decoded = trip(by_name(f"bins{width}"), values)
-    for start in range(0, len(values), BINS_BLOCK):
-        block, got = values[start : start + BINS_BLOCK].double(), decoded[start : start + BINS_BLOCK].double()
+    for start in range(0, len(values), BLOCK):
+        block, got = values[start : start + BLOCK].double(), decoded[start : start + BLOCK].double()
         sigma = block.square().mean().sqrt()
         step = RANGE * sigma / 2**width
         assert len(got.unique()) <= 2**width
