@@ -9,7 +9,6 @@ depends on the speed of its edge. `c` is the paper's rate × ρ; it includes the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
@@ -79,7 +78,7 @@ class NetMaxMember(TrainingMember):
         parameters: Tensor,
         iterations: int,
         random: Random,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         super().__init__(name, parameters)
         self._iterations = iterations

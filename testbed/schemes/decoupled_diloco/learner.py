@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -184,7 +183,7 @@ class SyncingLearner(DecoupledLearner):
         options: DecoupledOptions,
         parameters: Tensor,
         rounds: int,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         super().__init__(name, name, options, parameters, rounds)
         fragments = [parameters[slice(*its)] for its in cut(len(parameters), options.fragments)]
