@@ -160,7 +160,7 @@ class Fragment:
         """True while a reduction runs."""
         return self._work is not None
 
-    def finish(self, outer: Outer, mix: float) -> bool:
+    def finish(self, outer: Outer, mix: float) -> None:
         """Wait for the mean change, and move the parameters by it.
 
         After a global round the anchor moves by the outer optimizer's step. After a round inside a group it stays, so
@@ -170,9 +170,6 @@ class Fragment:
             outer: The outer optimizer.
             mix: The fraction of their current values that the parameters keep, in [0, 1]. A fragment made with
                 `onward` keeps the changes since the reduction began instead.
-
-        Returns:
-            True after a global round, False after a round inside a group.
         """
         assert self._work is not None
         whole: bool = self._work.wait().whole
@@ -180,7 +177,6 @@ class Fragment:
         meter = self.drift if whole else None
         with meter.merging(self._change, self._weight) if meter else nullcontext():
             self._move(outer, mix, whole)
-        return whole
 
     def _move(self, outer: Outer, mix: float, whole: bool) -> None:
         if whole:

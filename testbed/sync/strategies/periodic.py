@@ -144,10 +144,15 @@ class Periodic(Strategy):
         return tuple(found)
 
     def settle(self) -> None:
-        """Wait for the rounds under way, and synchronize all later changes."""
+        """Wait for the rounds under way, and synchronize all later changes.
+
+        Under a plan with groups a fragment may take several rounds.
+        """
         self._finish_all()
-        while not self._settled():
-            pass
+        while behind := [fragment for fragment in self._fragments if fragment.agreed < self._steps]:
+            for fragment in behind:
+                self._begin(fragment)
+                self._finish(fragment)
 
     def state_dict(self) -> dict[str, Any]:
         """Wait for the rounds under way, and return the anchors, outer momenta, residuals and counts of steps."""
@@ -174,25 +179,13 @@ class Periodic(Strategy):
             self._finish(fragment)
         fragment.begin(self._reducer, self.weight, self._steps, self._scale)
 
-    def _finish(self, fragment: Fragment) -> bool:
+    def _finish(self, fragment: Fragment) -> None:
         """Finish a fragment's reduction, mixed with its current values if steps were taken meanwhile; see Fragment."""
-        return fragment.finish(self._outer, MIX if fragment.begun < self._steps else 0.0)
+        fragment.finish(self._outer, MIX if fragment.begun < self._steps else 0.0)
 
     def _end_period(self) -> None:
         self._began = self._steps
         self.periods += 1
-
-    def _settled(self) -> bool:
-        """Synchronize each fragment on which members differ. Returns whether all members agree now.
-
-        Under a plan with groups it takes several calls.
-        """
-        settled = True
-        for fragment in self._fragments:
-            if fragment.agreed < self._steps:
-                self._begin(fragment)
-                settled &= self._finish(fragment)
-        return settled
 
     def _finish_all(self) -> None:
         for fragment in self._fragments:
