@@ -118,7 +118,7 @@ class Reception(ABC):
     def __init__(self, neighbours: Neighbours, rules: HopRules) -> None:
         self.queue = UpdateQueue(None)
         self.oldest = 0
-        self._max_ig = rules.max_ig
+        self._rules = rules
         self._neighbours = neighbours
         self._early: list[Entry] = []
         self._senders: frozenset[str] = frozenset()
@@ -138,7 +138,8 @@ class Reception(ABC):
     def expect(self, senders: tuple[str, ...]) -> None:
         """Accept updates from these senders from now on."""
         self._senders = frozenset(senders)
-        self.queue.capacity = None if self._max_ig is None else (1 + self._max_ig) * (len(senders) + 1)
+        max_ig = self._rules.max_ig
+        self.queue.capacity = None if max_ig is None else (1 + max_ig) * (len(senders) + 1)
         early, self._early = self._early, []
         for entry in early:
             self.enqueue(entry)
@@ -153,7 +154,7 @@ class Reception(ABC):
     def begin(self, iteration: int) -> None:
         """Prepare for the average of `iteration`: drop what is too old for it."""
         self._early = [entry for entry in self._early if entry.iteration >= iteration]
-        self._drop_old(iteration)
+        self.oldest = iteration - self._rules.staleness
 
     def begun(self) -> Steps[Tensor]:
         """Wait until each in-neighbour has sent an update, and return the updates' weighted mean.
@@ -194,10 +195,6 @@ class Reception(ABC):
         """Wait for the updates that `iteration` needs, and return their average with the member's own parameters."""
 
     @abstractmethod
-    def _drop_old(self, iteration: int) -> None:
-        """Drop what is too old for the average of `iteration`."""
-
-    @abstractmethod
     def reach(self) -> int | None:
         """Return the last iteration in which a leap may end, given the updates that came; None: they set no bound."""
 
@@ -208,9 +205,10 @@ class Backup(Reception):
     A `backup` of 0 is the standard mode. A skipped update counts as come, and adds nothing.
     """
 
-    def __init__(self, neighbours: Neighbours, rules: HopRules) -> None:
-        super().__init__(neighbours, rules)
-        self._spare = rules.backup
+    def begin(self, iteration: int) -> None:
+        """Prepare for the average of `iteration`: drop what is too old for it, also from the queue."""
+        super().begin(iteration)
+        self.queue.drop_older(iteration)
 
     def _take_in(self, entry: Entry) -> None:
         if entry.iteration >= self.oldest:
@@ -234,7 +232,7 @@ class Backup(Reception):
         missing = self._missing(counted)
         return Until(
             lambda: self.queue.has(iteration) or self._enough(counted),
-            f"updates of iteration {iteration} from {len(missing) - self._spare} of {', '.join(missing)}",
+            f"updates of iteration {iteration} from {len(missing) - self._rules.backup} of {', '.join(missing)}",
         )
 
     def _take(self, average: WeightedMean, iteration: int) -> set[str]:
@@ -247,11 +245,7 @@ class Backup(Reception):
         return [source for source in self._neighbours.sources if source not in counted]
 
     def _enough(self, counted: set[str]) -> bool:
-        return len(self._missing(counted)) <= self._spare
-
-    def _drop_old(self, iteration: int) -> None:
-        self.oldest = iteration
-        self.queue.drop_older(iteration)
+        return len(self._missing(counted)) <= self._rules.backup
 
     def reach(self) -> int | None:
         """Return None: the updates that came do not bound a leap."""
@@ -269,10 +263,6 @@ class Stale(Reception):
     The window of iteration k begins at k - s; an update of iteration t counts t - (k - s) + 1 times its weight.
     """
 
-    def __init__(self, neighbours: Neighbours, rules: HopRules) -> None:
-        super().__init__(neighbours, rules)
-        self._staleness = rules.staleness
-
     def _take_in(self, entry: Entry) -> None:
         kept = self._newest(entry.sender)
         if entry.update is None or entry.iteration < self.oldest or (kept and kept.iteration > entry.iteration):
@@ -282,7 +272,7 @@ class Stale(Reception):
 
     def average(self, own: Entry, iteration: int) -> Steps[Tensor]:
         """Wait until each in-neighbour's newest update is within the window, and return their mean, weighted by age."""
-        first = iteration - self._staleness
+        first = iteration - self._rules.staleness
         average = WeightedMean()
         # A leaping member's own update is older than the window. It counts once, or the member's steps would be lost.
         self._count(average, own, max(own.iteration - first + 1, 1))
@@ -292,9 +282,6 @@ class Stale(Reception):
                 self._count(average, entry, entry.iteration - first + 1)
         return average.value
 
-    def _drop_old(self, iteration: int) -> None:
-        self.oldest = iteration - self._staleness
-
     def reach(self) -> int | None:
         """Return the last iteration in which a leap may end: the updates that came suffice for the one before.
 
@@ -302,7 +289,7 @@ class Stale(Reception):
         """
         newest = [self._newest(sender) for sender in self._neighbours.sources]
         oldest = min(entry.iteration if entry else -1 for entry in newest)
-        return oldest + self._staleness + 1
+        return oldest + self._rules.staleness + 1
 
     def _within(self, sender: str, first: int) -> Steps[Entry | None]:
         """Return the sender's newest update once it is of `first` or later; None where the sender left before that."""
