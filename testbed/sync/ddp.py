@@ -10,9 +10,10 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from testbed.sync.allreduce import RoundResult
 from testbed.sync.codecs import Residual
 from testbed.sync.executor import Work
-from testbed.sync.strategies.strategy import Reduced, Reducer, check_whole
+from testbed.sync.strategies.strategy import Reducer, check_whole
 
 Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -42,7 +43,7 @@ def hook_of(reducer: Reducer) -> Hook:
             residuals[bucket.index()] = layout, residual
         future = _future_of(values)
 
-        def finish(work: Work[Reduced]) -> None:
+        def finish(work: Work[RoundResult]) -> None:
             try:
                 check_whole(work.wait())
             except Exception as error:  # any error must be raised where DDP waits

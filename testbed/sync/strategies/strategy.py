@@ -16,25 +16,10 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
+    from testbed.sync.allreduce import RoundResult
     from testbed.sync.codecs import Residual
     from testbed.sync.executor import Work
     from testbed.sync.strategies.fragment import Loss
-
-
-class Reduced(Protocol):
-    """The part of a round's result that strategies need."""
-
-    @property
-    def round(self) -> int:
-        """The number of the round."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the round's plan."""
-
-    @property
-    def whole(self) -> bool:
-        """True if the mean is over all members, False if it is over this member's group alone."""
 
 
 class Reducer(Protocol):
@@ -54,14 +39,14 @@ class Reducer(Protocol):
         weight: float = 1.0,
         residual: Residual | None = None,
         async_op: Literal[False] = False,
-    ) -> Reduced: ...
+    ) -> RoundResult: ...
     @overload
     def allreduce(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, *, async_op: Literal[True]
-    ) -> Work[Any]: ...
+    ) -> Work[RoundResult]: ...
     def allreduce(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None, async_op: bool = False
-    ) -> Reduced | Work[Any]:
+    ) -> RoundResult | Work[RoundResult]:
         """Replace a contiguous float32 tensor of any shape, in place, by the members' weighted mean.
 
         Args:
@@ -170,7 +155,7 @@ class Strategy(ABC):
             self.settle()
 
 
-def check_whole(reduced: Reduced) -> None:
+def check_whole(reduced: RoundResult) -> None:
     """Check that a mean of gradients is over all members: members that step by different gradients would diverge.
 
     Raises:
