@@ -4,7 +4,7 @@
       Send         -> Mailbox            a thread for each connection, which sends and receives frames
       LocalCompute -> LocalStep          a thread that makes local steps
       Until        <- Inbox              events are handed over one by one, and the condition is checked after each
-      Advance      -> IterationObserver  called before anything else is sent, so that no peer knows of it earlier
+      Advance      -> IterationReporter  called before anything else is sent, so that no peer knows of it earlier
 
 `Driver.drive` is a generator that yields the time to wait for the next event. `Driver.run` waits for events at the
 inbox; tests hand events over at moments of simulated time instead.
@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from math import inf
-from typing import Protocol
 
 from torch import Tensor
 
@@ -35,6 +34,7 @@ from testbed.sync.gossip.inbox import (
     PeerLost,
     StepFinished,
 )
+from testbed.sync.gossip.iteration_reporter import IterationReporter
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
 from testbed.sync.gossip.message_queue import Mailbox
@@ -49,22 +49,6 @@ LocalStep = Callable[[Tensor, int], Tensor]
 
 #: Yields the seconds to wait for the next event, and is sent the event, or None if no event came in time.
 Waits = Generator[float, Event | None, None]
-
-
-class IterationObserver(Protocol):
-    """The interface by which a driver reports a member's progress and waits."""
-
-    def advanced(self, iteration: int) -> None:
-        """Record that the member has entered an iteration."""
-
-    def promised(self, end: int) -> None:
-        """Record that the member enters no iteration from `end` on until the graph's change is committed or aborted."""
-
-    def waited(self, seconds: float, peer: str) -> None:
-        """Record that the member waited for some seconds until a message of `peer` let it continue."""
-
-    def lost(self, peer: str, why: str) -> None:
-        """Record that the connections to a peer have ended, and that the controller has not removed the peer."""
 
 
 class Driver:
@@ -82,7 +66,7 @@ class Driver:
         partners: Collection[str],
         mailbox: Mailbox,
         step: LocalStep,
-        observer: IterationObserver,
+        reporter: IterationReporter,
         patience_s: float,
         survives: bool = False,
         clock: Clock = SYSTEM,
@@ -95,7 +79,7 @@ class Driver:
             partners: All members that may send messages to the participant.
             mailbox: Sends and receives the participant's messages.
             step: Makes a local step.
-            observer: Records the member's iterations, promises and waits.
+            reporter: Reports the member's iterations, promises, waits and lost peers.
             patience_s: The longest wait in seconds for one iteration of another member.
             survives: When a peer is lost, wait for the controller to remove it, instead of raising SyncError at once.
             clock: Measures waits.
@@ -108,7 +92,7 @@ class Driver:
         self._mailbox = mailbox
         self._inbox = mailbox.inbox
         self._local_step = step
-        self._observer = observer
+        self._reporter = reporter
         self._patience_s = patience_s * participant.patience
         self._clock = clock
         self._stepping = steps or ThreadPoolExecutor(1, thread_name_prefix=f"{participant.name}: steps")
@@ -157,7 +141,7 @@ class Driver:
                 yield from self._wait(condition, awaited, self._patience_s)
             case Advance(iteration):
                 self.iteration = iteration
-                self._observer.advanced(iteration)
+                self._reporter.advanced(iteration)
         return None
 
     def _send(self, send: Send) -> None:
@@ -208,7 +192,7 @@ class Driver:
                     f"{self._where}: {error}", rule="participant", member=self._participant.name, round=self.iteration
                 ) from error
             if isinstance(event, MessageArrived) and condition():
-                self._observer.waited(max(event.at_s - began, 0.0), event.sender)
+                self._reporter.waited(max(event.at_s - began, 0.0), event.sender)
 
     def _handle(self, event: Event, awaited: str) -> None:
         match event:
@@ -224,11 +208,11 @@ class Driver:
                 self._lost(peer, why, awaited)
             case LossDue(peer):
                 if peer in self._gone:
-                    self._observer.lost(peer, self._gone[peer])
+                    self._reporter.lost(peer, self._gone[peer])
             case PeerCut(peer):
                 self._cut(peer)
             case GraphPrepared(ahead):
-                self._observer.promised(self._participant.promise(ahead))
+                self._reporter.promised(self._participant.promise(ahead))
             case GraphCommitted(iteration, neighbours, roster):
                 self._commit_or_abort(iteration, neighbours, roster)
 
