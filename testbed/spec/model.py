@@ -130,15 +130,11 @@ def _walked(loc: Sequence[int | str]) -> tuple[tuple[list[str], list[str]], str]
 REMEDIES = {
     "missing": "this field; it is required",
     "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
     "float_type": "a number",
-    "float_parsing": "a number",
     "finite_number": "a finite number",
     "string_type": "a word",
     "string_too_short": "a word",
     "bool_type": "true or false",
-    "bool_parsing": "true or false",
     "list_type": "a list",
     "dict_type": "a mapping",
     "tuple_type": "a list of two, such as [a, b]",
@@ -201,7 +197,7 @@ def _fault(path: list[str], detail: ErrorDetails, source: Source) -> Fault:
         rule = rule.replace(_shown(value), written, 1)
     if written is not None and (kind == "string_type" or (kind == "value_error" and written.lower() in WORDS)):
         remedy += f'; the word "{written}" in quotes'
-    if kind in ("float_type", "float_parsing") and isinstance(value, str) and EXPONENT.fullmatch(value):
+    if kind == "float_type" and isinstance(value, str) and EXPONENT.fullmatch(value):
         remedy += f", in YAML {float(value):.1e} with a point and a sign"
     return Fault(field or "file", rule, remedy)
 
