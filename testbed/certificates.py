@@ -72,11 +72,8 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
             if _is_valid(own / CERTIFICATE):
                 continue
             with new_folder(own, 0o700):
-                key = ec.generate_private_key(ec.SECP256R1())
-                write_text(own / AUTHORITY, _pem(authority.certificate))
-                write_text(own / KEY, _key_pem(key), mode=0o600)
-                # The last file, so that a folder with it is complete.
-                write_text(own / CERTIFICATE, _pem(authority.certify(name, key)))
+                for file, text in authority.files(name).items():
+                    write_text(own / file, text, mode=0o600 if file == KEY else 0o666)
             yield own
 
 
@@ -86,12 +83,7 @@ def make_host_certificates(addresses: Mapping[str, str]) -> dict[str, dict[str, 
     `addresses` maps names to the IP addresses at which other machines connect; the certificates contain them.
     """
     authority = _new_authority()
-    made = {}
-    for name, address in addresses.items():
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _pem(authority.certify(name, key, x509.IPAddress(ip_address(address))))
-        made[name] = {AUTHORITY: _pem(authority.certificate), CERTIFICATE: certificate, KEY: _key_pem(key)}
-    return made
+    return {name: authority.files(name, x509.IPAddress(ip_address(each))) for name, each in addresses.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +91,18 @@ class _Authority:
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
-    def certify(self, name: str, key: ec.EllipticCurvePrivateKey, *beside: x509.GeneralName) -> x509.Certificate:
-        """Return a certificate for both ends of a connection, with the machine's name and the names `beside` it."""
+    def files(self, name: str, *beside: x509.GeneralName) -> dict[str, str]:
+        """Return the texts of a machine's files by file name. The certificate is last: a folder with it is complete.
+
+        The certificate is for both ends of a connection, with the machine's name and the names `beside` it.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
         uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         builder = _builder(name, self.certificate.subject, key, VALID)
         builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name), *beside]), critical=False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        return builder.add_extension(uses, critical=True).sign(self.key, hashes.SHA256())
+        certificate = builder.add_extension(uses, critical=True).sign(self.key, hashes.SHA256())
+        return {AUTHORITY: _pem(self.certificate), KEY: _key_pem(key), CERTIFICATE: _pem(certificate)}
 
 
 def _new_authority() -> _Authority:
