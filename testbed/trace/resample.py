@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
 
-from testbed.trace.trace import Row, Trace, TraceError, lasting
+from testbed.trace.trace import MOST_RATE_BPS, Row, Trace, TraceError, lasting
 
 #: The least rate of any link: a full frame takes 0.19 s. HTB charges a packet at the rate at which it leaves, so a
 #: packet that left at a frame a minute in an outage would hold up the packets behind it long after the outage.
 LEAST_BPS = 64e3
-
-#: The greatest rate of a step, as in CSV; no host forwards more.
-MOST_BPS = 100e9
 
 #: The shortest step: packet-delivery files count milliseconds.
 LEAST_STEP_S = 0.001
@@ -130,8 +127,8 @@ def rates_between(source: Delivered, edges: Sequence[float]) -> list[float]:
     lengths = [stop - start for start, stop in pairwise(edges)]
     carried = _lent(_between(source, edges), [LEAST_BPS / 8 * length for length in lengths])
     rates = [bytes_ * 8 / length for bytes_, length in zip(carried, lengths, strict=True)]
-    if (most := max(rates)) > MOST_BPS:
-        text = f"a step has {most / 1e9:.3g} Gbit/s; a link carries {MOST_BPS / 1e9:g} Gbit/s at most"
+    if (most := max(rates)) > MOST_RATE_BPS:
+        text = f"a step has {most / 1e9:.3g} Gbit/s; a link carries {MOST_RATE_BPS / 1e9:g} Gbit/s at most"
         raise TraceError(text, rule="rate-above", given=most)
     return rates
 

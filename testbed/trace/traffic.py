@@ -15,6 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
 
+from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import End, Row, Trace, TraceError, lasting
 
 #: The least time that drawn traffic lasts before it begins again, longer than most runs. An hour of a hundred links
@@ -27,8 +28,6 @@ MOST_ROWS = 3_000_000
 MOST_FLOWS = 10_000
 #: The largest share of a link's capacity that traffic takes. Real traffic is mostly TCP, which gives way.
 MOST_SHARE = 0.95
-#: The least rate that traffic leaves, unless the link itself has less: the rate of the slowest link of a file.
-LEAST_LEFT_BPS = 64e3
 
 #: A moment, and the rate that the traffic has from then on, in bit/s.
 Change = tuple[float, float]
@@ -169,7 +168,8 @@ def left_by(
 
 
 def _left(capacity_bps: float, taken_bps: float) -> float:
-    least = max(capacity_bps * (1 - MOST_SHARE), min(capacity_bps, LEAST_LEFT_BPS))
+    """Return the rate that traffic leaves: at least that of a file's slowest link, unless the link itself has less."""
+    least = max(capacity_bps * (1 - MOST_SHARE), min(capacity_bps, LEAST_BPS))
     return max(capacity_bps - taken_bps, least)
 
 

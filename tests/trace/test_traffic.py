@@ -7,8 +7,9 @@ from itertools import pairwise, takewhile
 import pytest
 
 from testbed.link import LinkState, Opportunities
+from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import End, Row, Trace, TraceError
-from testbed.trace.traffic import LASTS_S, LEAST_LEFT_BPS, MOST_SHARE, Change, OnOff, PoissonFlows, Volume, left_by
+from testbed.trace.traffic import LASTS_S, MOST_SHARE, Change, OnOff, PoissonFlows, Volume, left_by
 
 pytestmark = pytest.mark.pure
 
@@ -102,7 +103,7 @@ def test_traffic_always_leaves_something() -> None:
     for capacity in (50e6, 1e6, 40e3):
         row = left_by(two, capacity, None).at(1.0)
         assert row
-        assert row.rate_bps == pytest.approx(max(capacity * (1 - MOST_SHARE), min(capacity, LEAST_LEFT_BPS)))
+        assert row.rate_bps == pytest.approx(max(capacity * (1 - MOST_SHARE), min(capacity, LEAST_BPS)))
 
 
 def test_the_other_values_of_a_trace_stay() -> None:
