@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush, merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Protocol
 
 from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import End, Row, Trace, TraceError, lasting
@@ -31,13 +30,6 @@ MOST_SHARE = 0.95
 
 #: A moment, and the rate that the traffic has from then on, in bit/s.
 Change = tuple[float, float]
-
-
-class Traffic(Protocol):
-    """The rate of traffic over time."""
-
-    def changes(self, draw: random.Random) -> Iterator[Change]:
-        """Yield each moment at which the rate changes, from 0 s on, with the rate from then on; without an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +117,11 @@ class Volume:
         """Yield the trace's rates."""
         for moment, row in self.trace.changes():
             yield moment, (row.rate_bps or 0.0) if row is not None else 0.0
+
+
+#: Traffic whose `changes` yield each moment at which its rate changes, from 0 s on, with the rate from then on;
+#: they may have no end.
+Traffic = OnOff | PoissonFlows | Volume
 
 
 def left_by(
