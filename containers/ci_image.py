@@ -18,7 +18,6 @@ from testbed import compiler
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.image import (
     ROOT,
-    Progress,
     base_recipe,
     build_image,
     find,
@@ -44,7 +43,7 @@ NAME = "wan-testbed"
 DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *compiler.PACKAGES.split(), *IMAGE_PACKAGES, "docker.io"})
 
 
-def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> str:
+def ensure_ci_image(client: docker.DockerClient) -> str:
     """Return the tag of the CI image for the present code. The image is built first if it does not exist.
 
     Raises:
@@ -57,9 +56,9 @@ def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> 
         return tag
     base = find(client, "ci-base", recipes["ci-base"])
     if base is None:
-        with timed_progress(progress, "CI base image with mmdebstrap"):
+        with timed_progress(print, "CI base image with mmdebstrap"):
             base = import_base(client, "ci-base", recipes["ci-base"], DEBIAN_PACKAGES)
-    with timed_progress(progress, "CI image"):
+    with timed_progress(print, "CI image"):
         python, _ = probe_python(client, base)
         packages = locked("base", "sync", "emulate")
         wheels = wheelhouse(python, packages)

@@ -10,36 +10,20 @@ from __future__ import annotations
 
 import sys
 
-import docker
-
 from testbed.emulation.containers import engine
-from testbed.emulation.containers.image import (
-    Progress,
-    ensure_worker_image,
-    packages_in,
-    remove_superseded,
-    renew_worker_image,
-)
+from testbed.emulation.containers.image import ensure_worker_image, packages_in, remove_superseded, renew_worker_image
 from testbed.emulation.containers.requirements import changes
 from testbed.emulation.errors import run_program
 
 
-def update(client: docker.DockerClient, progress: Progress = print) -> list[str]:
-    """Renew the image. Returns a line for each changed package: `name old → new`.
-
-    Raises:
-        ImageError: a step failed.
-    """
-    old = packages_in(client, ensure_worker_image(client, progress))["debian"]
-    new = packages_in(client, renew_worker_image(client, progress))["debian"]
+def main() -> None:
+    """Renew the image, and print a line for each changed package: `name old → new`."""
+    client = engine.connect()
+    old = packages_in(client, ensure_worker_image(client))["debian"]
+    new = packages_in(client, renew_worker_image(client, print))["debian"]
     if old != new:
         remove_superseded(client, {"ci-base": None, "ci": None})
-    return list(changes(old, new))
-
-
-def main() -> None:
-    """Renew the image and print the changes."""
-    print(*(update(engine.connect()) or ["worker image: nothing changed"]), sep="\n")
+    print(*(list(changes(old, new)) or ["worker image: nothing changed"]), sep="\n")
 
 
 if __name__ == "__main__":
