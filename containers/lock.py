@@ -13,12 +13,11 @@ pip and uv are those beside the running Python; this program needs the standard 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from containers.pip_settings import UV, Settings, SettingsError, pip_settings
+from containers.pip_settings import PIP, UV, Settings, ToolError, output, pip_settings
 from testbed.emulation.containers.requirements import (
     ROOT,
     Lock,
@@ -41,11 +40,6 @@ COMPILE = (
     *(UV, "pip", "compile", "--quiet"),
     *("--universal", "--python-version=3.11", "--fork-strategy=fewest"),
 )
-PIP = (sys.executable, "-m", "pip")
-
-
-class RenewalError(Exception):
-    """uv or pip found no answer; the text has its output."""
 
 
 def resolve(settings: Settings) -> Lock:
@@ -58,7 +52,7 @@ def builds(lock: Lock, settings: Settings) -> dict[str, set[str]]:
     constraints = ROOT / "build" / "constraints.txt"
     constraints.write_text("".join(f"{package.name}=={package.version}\n" for package in lock.values()))
     command = [*PIP, "install", "--quiet", "--dry-run", "--only-binary=:all:", "--ignore-installed", "--report=-"]
-    report = json.loads(_output([*command, f"--constraint={constraints}", *wanted()]))
+    report = json.loads(output([*command, f"--constraint={constraints}", *wanted()]))
     found = {}
     for item in report["install"]:
         name, version = canonical(item["metadata"]["name"]), item["metadata"]["version"]
@@ -74,14 +68,14 @@ def _files(build: str, settings: Settings) -> set[str]:
     options = ("--index-strategy=unsafe-best-match", "--generate-hashes", "--no-deps")
     try:
         listed = _uv(settings, *options, *indexes, "-", given=build)
-    except RenewalError:
+    except ToolError:
         return set()  # the build is on no index, but in a folder that pip's settings name as `find-links`
     return {digest for package in listed.values() for digest in package.hashes}
 
 
 def _uv(settings: Settings, *arguments: str, given: str = "") -> Lock:
     index = [f"--default-index={url}" for url in settings.get("index-url", [])]
-    return parse(_output([*COMPILE, *index, *arguments], given))
+    return parse(output([*COMPILE, *index, *arguments], given))
 
 
 def renewed(old: Lock, resolved: Lock, more: Mapping[str, Iterable[str]]) -> Lock:
@@ -104,13 +98,6 @@ def said(old: Lock, new: Lock) -> list[str]:
     return lines
 
 
-def _output(command: list[str], given: str = "") -> str:
-    done = subprocess.run(command, input=given, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise RenewalError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
-
-
 def main() -> int:
     """Renew the lock and print the changes. Returns 3 where uv or pip finds no answer."""
     old = read() if LOCK.exists() else {}
@@ -119,7 +106,7 @@ def main() -> int:
         print("asking the index for the newest versions, and pip which files it would take here")
         resolved = renewed(old, resolve(settings), {})
         lock = renewed(old, resolved, builds(resolved, settings))
-    except (RenewalError, SettingsError) as error:
+    except ToolError as error:
         print(error, file=sys.stderr)
         return 3
     LOCK.write_text(HEADER + "".join(str(lock[name]) for name in sorted(lock)))

@@ -12,17 +12,27 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 Settings = dict[str, list[str]]
 
-
-class SettingsError(Exception):
-    """pip can't read its settings; the text has its output."""
-
-
+ROOT = Path(__file__).resolve().parents[1]
+PIP = (sys.executable, "-m", "pip")
 UV = str(Path(sys.executable).with_name("uv"))
+
+
+class ToolError(Exception):
+    """pip or uv failed, or found no answer; the text has its output."""
+
+
+def output(command: Sequence[str], given: str = "") -> str:
+    """Return what a command of pip or uv prints, with `given` as its input. Raises ToolError where it fails."""
+    done = subprocess.run(command, input=given, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise ToolError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
 
 #: pip's settings for which uv has an option, given once for each value.
 OPTIONS = {
@@ -45,12 +55,9 @@ def pip_settings() -> Settings:
     """Return the values of pip's settings by name. The environment's go before those of files.
 
     Raises:
-        SettingsError: pip failed.
+        ToolError: pip failed.
     """
-    done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True)
-    if done.returncode:
-        raise SettingsError(f"pip config list ended with {done.returncode}:\n{done.stderr}")
-    return parse(done.stdout)
+    return parse(output([*PIP, "config", "list"]))
 
 
 def parse(listed: str) -> Settings:
@@ -83,7 +90,7 @@ def main(words: list[str]) -> int:
     """Install the packages. Returns uv's exit code, or 3 where pip's settings cannot be read."""
     try:
         settings = pip_settings()
-    except SettingsError as error:
+    except ToolError as error:
         print(error, file=sys.stderr)
         return 3
     # Hard links would share files with uv's cache, and the checkout's owner later becomes the owner of its files. In
