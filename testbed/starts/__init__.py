@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from string import Template
@@ -19,8 +19,9 @@ from testbed.errors import BAD_INPUT
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent
 
-FILE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
-MODULE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+FILE_NAME, FILE_WORDS = r"[a-z0-9][a-z0-9-]{0,30}", "small letters, digits and dashes, at most 31"
+MODULE_NAME = r"[a-z][a-z0-9_]{0,30}"
+MODULE_WORDS = "small letters, digits and underscores, a letter first, at most 31"
 
 
 class StartError(ValueError):
@@ -31,13 +32,13 @@ class StartError(ValueError):
 
 def new_topology(name: str, folder: Path) -> list[Path]:
     """Write `topologies/NAME.yaml` in the folder. Raises FileExistsError, or StartError if the name is not allowed."""
-    _check(name, FILE_NAME, "small letters, digits and dashes, at most 31")
+    _check(name, FILE_NAME, FILE_WORDS)
     return _write({folder / "topologies" / f"{name}.yaml": _start("topology.yaml", name)})
 
 
 def new_experiment(name: str, folder: Path) -> list[Path]:
     """Write `experiments/NAME.yaml`, and the topology of that name that it needs, unless there is one."""
-    _check(name, FILE_NAME, "small letters, digits and dashes, at most 31")
+    _check(name, FILE_NAME, FILE_WORDS)
     files = {folder / "experiments" / f"{name}.yaml": _start("experiment.yaml", name)}
     topology = folder / "topologies" / f"{name}.yaml"
     if not topology.exists():
@@ -54,20 +55,13 @@ def new_policy(name: str, folder: Path) -> list[Path]:
     """
     from testbed.planning import policy_names  # slow to import, and of use here alone
 
-    _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
-    policies = PACKAGE / "planning" / "policies"
-    taken = name in policy_names() or (policies / f"{name}.py").exists() or (policies / name).exists()
-    if _is_keyword(name) or taken:
-        raise StartError(
-            f"{name!r} is a policy of the project or a keyword of Python\n"
-            "    write instead: a policy name that is not taken"
-        )
+    _check_class("policy", name, PACKAGE / "planning" / "policies", policy_names())
     return _write({folder / f"{name}.py": _start("policy.template", name)})
 
 
 def new_form(name: str, folder: Path) -> list[Path]:
     """Write `NAME.py` in the folder: a commented reader of one form of trace files."""
-    _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
+    _check(name, MODULE_NAME, MODULE_WORDS)
     return _write({folder / f"{name}.py": _start("form.template", name)})
 
 
@@ -87,7 +81,7 @@ def new_scheme(name: str, folder: Path, package: Path = PACKAGE) -> list[Path]:
         StartError: A scheme of the project has the name.
     """
     registry = package / "schemes" / "__init__.py"
-    _check_module(name, package / "schemes", registry)
+    _check_class("scheme", name, package / "schemes", re.findall(r'"(\w+)"', registry.read_text(encoding="utf-8")))
     checkout = package.parent
     if not (checkout / "pyproject.toml").exists() or not folder.resolve().is_relative_to(checkout.resolve()):
         return _write({folder / f"{name}.py": _start("scheme.template", name, scheme=f"./{name}.py")})
@@ -114,23 +108,19 @@ def _class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def _is_keyword(name: str) -> bool:
-    """Return whether the name, or its class's name (None, True, False), is a keyword of Python."""
-    return keyword.iskeyword(name) or keyword.iskeyword(_class_name(name))
-
-
-def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
-    if not pattern.fullmatch(name):
+def _check(name: str, pattern: str, remedy: str) -> None:
+    if not re.fullmatch(pattern, name):
         raise StartError(f"a new file can't be named {name!r}\n    write instead: a name of {remedy}")
 
 
-def _check_module(name: str, room: Path, registry: Path) -> None:
-    _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
-    taken = (room / name).exists() or (room / f"{name}.py").exists()
-    if taken or _is_keyword(name) or f'"{name}"' in registry.read_text(encoding="utf-8"):
+def _check_class(kind: str, name: str, room: Path, known: Collection[str]) -> None:
+    """Raise StartError unless the name is free, and neither the name nor its class's (None) is a keyword of Python."""
+    _check(name, MODULE_NAME, MODULE_WORDS)
+    taken = name in known or (room / name).exists() or (room / f"{name}.py").exists()
+    if taken or keyword.iskeyword(name) or keyword.iskeyword(_class_name(name)):
         raise StartError(
-            f"{name!r} is a module or a scheme in {room} already, or a keyword of Python\n"
-            "    write instead: a scheme name that is not taken"
+            f"{name!r} is a {kind} or a module of the project, or a keyword of Python\n"
+            f"    write instead: a {kind} name that is not taken"
         )
 
 
