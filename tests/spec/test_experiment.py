@@ -263,60 +263,48 @@ def test_a_change_leaves_what_it_does_not_name() -> None:
     assert change.over(before) == LinkState(20e6, 0.01, 0.001, 0.0)
 
 
-def test_events_are_checked_against_the_network_in_force_then(tmp_path: Path) -> None:
-    """Before the swap the new link is not there; after it the removed one is not. At one time the order counts."""
-    other = spoilt(TOPOLOGY, "name", to="other")
-    other["links"] = [link for link in other["links"] if set(link["between"]) != {"paris", "tokyo"}]
-    other["links"].append({"between": ["dallas", "tokyo"], "rate": "1mbit", "delay": "1ms"})
+THERE: dict[str, Any] = {"swap": "other.yaml"}
+BACK: dict[str, Any] = {"swap": "topology.yaml"}
+REMOVED: dict[str, Any] = {"down": ["paris", "tokyo"]}
+ADDED: dict[str, Any] = {"down": ["dallas", "tokyo"]}
+CHANGE: dict[str, Any] = {"change": {"link": "paris->tokyo", "rate": "1mbit"}}
+
+
+@pytest.mark.parametrize(
+    ("events", "field"),
+    [
+        ([{"at": "5s", **THERE}, {"at": "4s", **REMOVED}, {"at": "6s", **ADDED}], None),
+        ([{"at": "5s", **THERE}, {"at": "5s", **ADDED}], None),
+        ([{"at": "5s", **REMOVED}, {"at": "5s", **THERE}], None),
+        ([{"round": 1, **THERE}, {"at": "4s", **ADDED}], None),
+        ([{"round": 3, **ADDED}, {"round": 2, **THERE}, {"round": 1, **REMOVED}], None),
+        ([{"round": 2, **THERE}, {"at": "9s", **REMOVED}, {"at": "9s", **ADDED}], None),
+        ([{"at": "9s", **THERE}, {"round": 3, **REMOVED}, {"round": 1, **ADDED}], None),
+        ([{"round": 1, **THERE}, {"round": 3, **BACK}, {"round": 3, **REMOVED}, {"round": 3, **CHANGE}], None),
+        ([{"at": "5s", **THERE}, {"at": "4s", **ADDED}], "events.1.down"),
+        ([{"at": "5s", **THERE}, {"at": "6s", **REMOVED}], "events.1.down"),
+        ([{"at": "5s", **ADDED}, {"at": "5s", **THERE}], "events.0.down"),
+        ([{"round": 2, **THERE}, {"round": 3, **REMOVED}], "events.1.down"),
+        ([{"round": 2, **THERE}, {"round": 2, **CHANGE}], "events.1.change.link"),
+        ([{"round": 2, **THERE}, {"round": 1, **ADDED}], "events.1.down"),
+        ([{"round": 1, **THERE}, {"round": 3, **BACK}, {"round": 2, **REMOVED}], "events.2.down"),
+        ([{"at": "5s", **THERE}, {"round": 1, **THERE}, {"at": "6s", **REMOVED}], "events.2.down"),
+        ([{"round": EXPERIMENT["train"]["rounds"] + 1, **REMOVED}], "events.0.round"),
+    ],
+)
+def test_events_are_checked_against_the_networks_that_may_be_in_force_then(
+    events: list[dict[str, Any]], field: str | None, tmp_path: Path
+) -> None:
+    """Before a swap the new link is not there; after it the removed one is not. At one moment the order counts.
+
+    Whether a round's swap comes before a time is unknown, so either network may be in force.
+    """
+    other = spoilt(TOPOLOGY, "links", 0, to={"between": ["dallas", "tokyo"], "rate": "1mbit", "delay": "1ms"})
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
-    swap = {"at": "5s", "swap": "other.yaml"}
-
-    def load(*events: dict[str, Any]) -> Experiment:
-        return Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": list(events)}))
-
-    load(swap, {"at": "4s", "down": ["paris", "tokyo"]}, {"at": "6s", "down": ["dallas", "tokyo"]})
-    load({"round": 1, "swap": "other.yaml"}, {"at": "4s", "down": ["dallas", "tokyo"]})
-    load(swap, {"at": "5s", "down": ["dallas", "tokyo"]})
-    load({"at": "5s", "down": ["paris", "tokyo"]}, swap)
-    for early in ({"at": "4s", "down": ["dallas", "tokyo"]}, {"at": "6s", "down": ["paris", "tokyo"]}):
-        with pytest.raises(SpecError) as caught:
-            load(swap, early)
-        assert caught.value.fields == ("events.1.down",)
-    with pytest.raises(SpecError) as caught:
-        load({"at": "5s", "down": ["dallas", "tokyo"]}, swap)
-    assert caught.value.fields == ("events.0.down",)
-
-
-def test_events_of_rounds_are_checked_against_the_networks_that_may_be_in_force_then(tmp_path: Path) -> None:
-    """Swaps of rounds are in order. Whether one comes before a time is unknown, so either network may be in force."""
-    other = spoilt(TOPOLOGY, "name", to="other")
-    other["links"] = [link for link in other["links"] if set(link["between"]) != {"paris", "tokyo"}]
-    other["links"].append({"between": ["dallas", "tokyo"], "rate": "1mbit", "delay": "1ms"})
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
-    there: dict[str, Any] = {"swap": "other.yaml"}
-    back: dict[str, Any] = {"swap": "topology.yaml"}
-    removed: dict[str, Any] = {"down": ["paris", "tokyo"]}
-    added: dict[str, Any] = {"down": ["dallas", "tokyo"]}
-    change: dict[str, Any] = {"change": {"link": "paris->tokyo", "rate": "1mbit"}}
-
-    def load(*events: dict[str, Any]) -> Experiment:
-        return Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": list(events)}))
-
-    load({"round": 3, **added}, {"round": 2, **there}, {"round": 1, **removed})
-    load({"round": 2, **there}, {"at": "9s", **removed}, {"at": "9s", **added})
-    load({"at": "9s", **there}, {"round": 3, **removed}, {"round": 1, **added})
-    load({"round": 1, **there}, {"round": 3, **back}, {"round": 3, **removed}, {"round": 3, **change})
-    wrong: list[tuple[list[dict[str, Any]], str]] = [
-        ([{"round": 2, **there}, {"round": 3, **removed}], "events.1.down"),
-        ([{"round": 2, **there}, {"round": 2, **change}], "events.1.change.link"),
-        ([{"round": 2, **there}, {"round": 1, **added}], "events.1.down"),
-        ([{"round": 1, **there}, {"round": 3, **back}, {"round": 2, **removed}], "events.2.down"),
-        ([{"at": "5s", **there}, {"round": 1, **there}, {"at": "6s", **removed}], "events.2.down"),
-    ]
-    for events, field in wrong:
-        with pytest.raises(SpecError) as caught:
-            load(*events)
-        assert caught.value.fields == (field,)
+    if field is None:
+        Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": events}))
+    else:
+        assert refused(tmp_path, EXPERIMENT | {"events": events}).fields == (field,)
 
 
 def test_a_shortened_run_keeps_its_file_s_later_events(tmp_path: Path) -> None:
@@ -324,9 +312,8 @@ def test_a_shortened_run_keeps_its_file_s_later_events(tmp_path: Path) -> None:
     assert Experiment.load(file).shortened_from is None
     assert Experiment.load(file, {"train.rounds": "2"}).shortened_from == 3
     assert Experiment.load(file, {"train.rounds": "4"}).shortened_from is None
-    with pytest.raises(SpecError) as caught:
-        Experiment.load(file, {"train.rounds": "2", "events.0.round": "4"})
-    assert caught.value.fields
+    later = EXPERIMENT | {"events": [{"round": 4, "down": "paris-tokyo"}]}
+    assert refused(tmp_path, later, {"train.rounds": "2"}).fields == ("events.0.round",)
 
 
 @pytest.mark.parametrize("written", ["st-denis->tokyo", "st-denis-tokyo", ["st-denis", "tokyo"], "[st-denis, tokyo]"])
@@ -341,13 +328,6 @@ def test_a_link_is_written_in_any_of_three_ways(tmp_path: Path, written: object)
     assert [event.down or event.up or (event.change and event.change.link) for event in spec.events] == 3 * [link]
     assert spec.events[0].pair == ("st-denis", "tokyo")
     assert spec.sync.link_codecs == ({} if isinstance(written, list) else {link: "fp16"})
-
-
-def test_a_round_that_never_comes_is_refused(tmp_path: Path) -> None:
-    event = {"round": EXPERIMENT["train"]["rounds"] + 1, "down": ["paris", "tokyo"]}
-    with pytest.raises(SpecError) as caught:
-        Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": [event]}))
-    assert caught.value.fields == ("events.0.round",)
 
 
 @pytest.mark.parametrize(
