@@ -6,7 +6,11 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+
+from testbed.spec.errors import SpecError
+from testbed.spec.experiment import Experiment
 
 TOPOLOGY: dict[str, Any] = {
     "name": "three",
@@ -45,6 +49,13 @@ def write(folder: Path, topology: Any = TOPOLOGY, experiment: Any = EXPERIMENT) 
         text = value if isinstance(value, str) else yaml.safe_dump(value, sort_keys=False)
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     return folder / "experiment.yaml"
+
+
+def refused(folder: Path, experiment: Any, overrides: dict[str, str] | None = None) -> SpecError:
+    """Return the error of an experiment's file that is wrong."""
+    with pytest.raises(SpecError) as caught:
+        Experiment.load(write(folder, experiment=experiment), overrides)
+    return caught.value
 
 
 def written(folder: Path, *lines: str) -> Path:

@@ -12,7 +12,7 @@ from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.experiment import Experiment
 from testbed.spec.train import DATASETS, PARAMETERS
-from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
+from tests.spec.files import EXPERIMENT, TOPOLOGY, refused, spoilt, write
 
 pytestmark = pytest.mark.pure
 
@@ -25,12 +25,6 @@ def test_an_experiment_of_the_project_loads(file: Path) -> None:
     experiment = Experiment.load(file)
     assert experiment.spec.sync.policy in policy_names()
     assert set(experiment.networks) == {event.swap for event in experiment.spec.events if event.swap}
-
-
-def refused(folder: Path, experiment: Any, overrides: dict[str, str] | None = None) -> SpecError:
-    with pytest.raises(SpecError) as caught:
-        Experiment.load(write(folder, experiment=experiment), overrides)
-    return caught.value
 
 
 def test_the_seed_draws_the_traffic_of_every_network(tmp_path: Path) -> None:
