@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import copy
 import json
 import os
 import random
@@ -145,9 +144,8 @@ def drawn(seed: int) -> list[Mutant]:
         by_kind: dict[str, list[Mutant]] = {}
         for mutant in candidates(room):
             by_kind.setdefault(mutant.kind, []).append(mutant)
-        left = copy.deepcopy(by_kind)
         for _ in range(EACH):
-            among = left[chance.choice(sorted(left))]
+            among = by_kind[chance.choice(sorted(by_kind))]
             found.append(among.pop(chance.randrange(len(among))))
     return found
 
