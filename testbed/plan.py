@@ -360,10 +360,6 @@ class Plan:
         """Return the groups that reduce in a round, each by itself: every member is in one of them."""
         return (self.whole,) if self.among_all(round_number) else self.groups
 
-    def slices(self, elements: int) -> tuple[Slice, ...]:
-        """Return the slices of `elements` over the trees of all members."""
-        return self.whole.slices(elements)
-
     def edges(self) -> Iterator[tuple[str, str, int]]:
         """Yield each use of an edge in a round among all: (sender, receiver, index of the tree)."""
         return self.whole.edges()

@@ -32,7 +32,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 @given(plans(), st.integers(0, 10_000))
 def test_slices_cover_every_element_once(plan: Plan, elements: int) -> None:
-    slices = plan.slices(elements)
+    slices = plan.whole.slices(elements)
     assert [s.tree for s in slices] == list(range(len(plan.trees)))
     assert slices[0].start == 0 and slices[-1].stop == elements
     assert all(a.stop == b.start for a, b in pairwise(slices))

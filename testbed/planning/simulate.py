@@ -297,7 +297,7 @@ def _cut(plan: Plan, elements: int) -> list[list[_Chunk]]:
     step = plan.chunk_bytes // ELEMENT_BYTES
     trees: list[list[_Chunk]] = []
     position = keys = 0
-    for part, tree in zip(plan.slices(elements), plan.trees, strict=True):
+    for part, tree in zip(plan.whole.slices(elements), plan.trees, strict=True):
         chunks: list[_Chunk] = []
         for start, stop in pairwise(cut(tree.keys or (1.0,), part.start, part.stop)):
             for at in range(start, stop, step):

@@ -90,7 +90,7 @@ def _hold(plan: Plan) -> None:
             held.layout(plan.epoch, among_all, ELEMENTS, 4)
         route_table(plan, member)
         plan.next_hops(member)
-    cuts = [part.start for part in plan.slices(ELEMENTS)] + [plan.slices(ELEMENTS)[-1].stop]
+    cuts = [part.start for part in plan.whole.slices(ELEMENTS)] + [plan.whole.slices(ELEMENTS)[-1].stop]
     assert cuts == sorted(cuts) and (cuts[0], cuts[-1]) == (0, ELEMENTS)
 
 
