@@ -173,7 +173,7 @@ class Experiment:
         try:
             return cls._load(file, overrides or {})
         except SpecError as error:
-            faults = Source.of(file, overrides).located(error.faults) if error.file == file else error.faults
+            faults = Source(file, overrides).located(error.faults) if error.file == file else error.faults
             raise SpecError(error.file, faults) from None
 
     @classmethod

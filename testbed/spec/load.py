@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,22 +191,17 @@ def is_part(field: str, whole: str) -> bool:
 
 
 class Source:
-    """The text of a YAML file, in which the line and the written value of a field are found."""
+    """The text of a YAML file, in which the line and the written value of a field are found.
 
-    def __init__(self, root: yaml.Node | None, overrides: Mapping[str, str]) -> None:
-        self._root = root
-        self._overrides = overrides
+    A file that can't be read has no lines. The overrides are texts of the command line, by the dotted paths of the
+    fields that they replace.
+    """
 
-    @classmethod
-    def of(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Source:
-        """Return the source of a file, without lines if the file can't be read.
-
-        The overrides are texts of the command line, by the dotted paths of the fields that they replace.
-        """
-        try:
-            return cls(_Loader(text_of(file, MOST_BYTES)).get_single_node(), overrides or {})
-        except (OSError, ValueError, yaml.YAMLError, RecursionError):
-            return cls(None, overrides or {})
+    def __init__(self, file: Path, overrides: Mapping[str, str] | None = None) -> None:
+        self._overrides = overrides or {}
+        self._root: yaml.Node | None = None
+        with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
+            self._root = _Loader(text_of(file, MOST_BYTES)).get_single_node()
 
     def located(self, faults: Iterable[Fault]) -> list[Fault]:
         """Return the faults with the lines of those fields that the file has."""

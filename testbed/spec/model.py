@@ -73,7 +73,7 @@ def validate(model: type[M], value: Mapping[str, Any], file: Path, overrides: Ma
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        source = Source.of(file, overrides)
+        source = Source(file, overrides)
         faults = [_fault(path, detail, source) for path, detail in _without_branches(error.errors())]
         raise SpecError(file, source.located(faults)) from None
 

@@ -357,7 +357,7 @@ class Topology:
             except TraceError as error:
                 faults.append(Fault(f"traffic.{number}.trace", str(error), TRACE_REMEDY))
         if faults:
-            raise SpecError(file, Source.of(file).located(dict.fromkeys(faults)))  # both directions may have one
+            raise SpecError(file, Source(file).located(dict.fromkeys(faults)))  # both directions may have one
         rows = MOST_ROWS
         for name, entries in parsed.traffic_by_link().items():
             try:
@@ -365,7 +365,7 @@ class Topology:
             except TraceError as error:
                 rule, _, remedy = str(error).partition("; write ")
                 fault = Fault(error.field or "traffic", f"on {name}: {rule}", remedy)
-                raise SpecError(file, Source.of(file).located([fault])) from None
+                raise SpecError(file, Source(file).located([fault])) from None
             rows -= len(loaded.trace.rows) if loaded.trace else 0
         references = (*(own.trace for _, own in parsed.directions()), *(each.trace for each in parsed.traffic))
         traces = {reference.file for reference in references if reference}
