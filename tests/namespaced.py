@@ -7,21 +7,16 @@ imported is then called here.
 from __future__ import annotations
 
 import atexit
-import runpy
 import sys
 
 from testbed import scheme_autoload
 from testbed.emulation.network.namespace import enter
 from testbed.emulation.process import ProcessIdentity
+from tests.program import run_here
 
 if __name__ == "__main__":
     pid, ticks, *words = sys.argv[1:]
     enter(ProcessIdentity(int(pid), int(ticks)))
     scheme_autoload.load()
-    if words[0] == "-m":
-        sys.argv = words[1:]
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = words
-        runpy.run_path(words[0], run_name="__main__")
+    run_here(words)
     atexit._run_exitfuncs()  # a fork of multiprocessing ends without them

@@ -108,6 +108,11 @@ def _become(words: Sequence[str], environment: Mapping[str, str], files: Sequenc
         os.close(descriptor)
     os.environ.clear()
     os.environ.update(environment)
+    run_here(words)
+
+
+def run_here(words: Sequence[str]) -> None:
+    """Run the program `python WORDS` in this process."""
     if words[0] == "-m":
         sys.argv = list(words[1:])
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
