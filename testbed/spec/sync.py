@@ -58,11 +58,11 @@ class SyncSection(Strict):
     @classmethod
     def _fields_of_the_scheme(cls, value: Any) -> Any:
         scheme = _scheme_of(value)
-        own = {*scheme.fields, *_planned_fields(scheme)}
+        own = _own_fields(scheme)
         for name in (name for name in value if name not in own) if isinstance(value, Mapping) else ():
-            owners = [other for other in SCHEMES if other in _owners().get(name, ())]  # the best known first
-            if owners:
-                raise misfit(name, f"the strategy {scheme.name} has no such field", f"`strategy: {owners[0]}`")
+            # The best known scheme comes first.
+            if owner := next((other for other, its in SCHEMES.items() if name in _own_fields(its)), None):
+                raise misfit(name, f"the strategy {scheme.name} has no such field", f"`strategy: {owner}`")
         return {"codec": scheme.codec, **value} if isinstance(value, Mapping) and scheme.planned else value
 
     @model_validator(mode="after")
@@ -109,20 +109,10 @@ def _scheme_of(value: Any) -> Scheme:
     return SCHEMES[name]
 
 
-@cache
-def _owners() -> Mapping[str, frozenset[str]]:
-    """Return field → the schemes that have this field, for fields that not all schemes have."""
-    owners: dict[str, set[str]] = {}
-    for scheme in SCHEMES.values():
-        for name in (*scheme.fields, *_planned_fields(scheme)):
-            owners.setdefault(name, set()).add(scheme.name)
-    return {name: frozenset(its) for name, its in owners.items()}
-
-
-def _planned_fields(scheme: Scheme) -> tuple[str, ...]:
-    if not scheme.planned:
-        return ()
-    return PLANNED_FIELDS if scheme.exchange == "all-reduce" else PLANNED_FIELDS[:-1]
+def _own_fields(scheme: Scheme) -> tuple[str, ...]:
+    """Return the fields of the section that the scheme has, and not every other scheme."""
+    planned = PLANNED_FIELDS if scheme.exchange == "all-reduce" else PLANNED_FIELDS[:-1]
+    return (*scheme.fields, *(planned if scheme.planned else ()))
 
 
 def read_sync(value: Any) -> Any:
