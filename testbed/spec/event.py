@@ -92,11 +92,16 @@ class Event(Strict):
 
     def named(self, known: Collection[str]) -> Event:
         """Return the event with its link named as in `known`; unchanged where no known link is meant."""
-        try:
-            if self.change is not None:
-                link = find_link(self.change.link, known)
-                return self.model_copy(update={"change": self.change.model_copy(update={"link": link})})
-            pairs = {kind: find_link(pair, known) for kind in ("down", "up") if (pair := getattr(self, kind))}
-            return self.model_copy(update=pairs)
-        except NoSuchLink:
-            return self
+        if self.change is not None:
+            link = named_link(self.change.link, known)
+            return self.model_copy(update={"change": self.change.model_copy(update={"link": link})})
+        pairs = {kind: named_link(pair, known) for kind in ("down", "up") if (pair := getattr(self, kind))}
+        return self.model_copy(update=pairs)
+
+
+def named_link(name: str, known: Collection[str]) -> str:
+    """Return the name as in `known`; unchanged where no known link is meant."""
+    try:
+        return find_link(name, known)
+    except NoSuchLink:
+        return name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from testbed.link import NoSuchLink, find_link, link_name
+from testbed.link import link_name
 from testbed.resources import preset_or_file
 from testbed.schemes import is_file
 from testbed.spec.compute import ComputeSection
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.event import Event
+from testbed.spec.event import Event, named_link
 from testbed.spec.experiment_checks import OWN_TRAINING, RATES, check_parts, check_swap, is_possible
 from testbed.spec.load import Source, is_part, parse_yaml, read_kind
 from testbed.spec.model import Strict, misfit, validate
@@ -331,19 +331,12 @@ def _with_links_named(
     written: dict[str, str] = {}
     faults = []
     for name in spec.sync.link_codecs:
-        first = written.setdefault(_named(name, pairs), name)
+        first = written.setdefault(named_link(name, pairs), name)
         if first != name:
-            rule = f"{first!r} and {name!r} are the same link, {_named(name, pairs)}"
+            rule = f"{first!r} and {name!r} are the same link, {named_link(name, pairs)}"
             faults.append(Fault(f"sync.link_codecs.{name}", rule, f"one of the two, as {first!r}"))
     if faults:
         raise SpecError(file, faults)
     codecs = {link: spec.sync.link_codecs[name] for link, name in written.items()}
     sync = spec.sync.model_copy(update={"link_codecs": codecs}) if codecs else spec.sync
     return spec.model_copy(update={"events": [event.named(known) for event in spec.events], "sync": sync})
-
-
-def _named(name: str, known: Sequence[str]) -> str:
-    try:
-        return find_link(name, known)
-    except NoSuchLink:
-        return name
