@@ -140,7 +140,7 @@ class PlanFlows:
     def finished(self, paths: Paths, began: Floats) -> Floats:
         """Return when each member has the whole mean on an unchanging network; infinite if an edge has no route.
 
-        These moments, and those at which the members `began`, are in seconds after training began.
+        `began` says when each member begins. All moments are in seconds after training began.
         """
         if not paths.alone.all():
             return np.full(len(began), inf)

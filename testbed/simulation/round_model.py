@@ -137,7 +137,7 @@ class RoundModel(ABC):
         self._timeout_s = timeout_s
 
     def simulate(self, plan: Plan, number: int, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
-        """Simulate round `number` of a plan. Each member begins it `began_s` seconds after training began.
+        """Simulate round `number` of a plan; `began_s` says when members begin it, in seconds after training began.
 
         The number decides whether groups reduce among themselves; such groups do not share links.
 

@@ -37,7 +37,7 @@ from testbed.spec.experiment import Experiment
 
 
 def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish: Publish, display: Display) -> Executed:
-    """Simulate the experiment in a file, with real `gradients` or without.
+    """Simulate the experiment in a file. With `gradients` members learn for real.
 
     `publish` makes the report of a run in a directory, also of one that failed or was interrupted.
 
@@ -87,7 +87,7 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
 
 
 def check_supported(experiment: Experiment, gradients: bool) -> None:
-    """Check that an experiment can be simulated, with real `gradients` or without.
+    """Check that an experiment can be simulated, where with `gradients` members learn for real.
 
     Raises:
         SpecError: it has something that cannot be simulated; names each such field.
@@ -121,7 +121,7 @@ def train(
     routes: Routes | None = None,
     until_s: float = inf,
 ) -> Outcome:
-    """Simulate a training, with its records in a run's directory, with real `gradients` or without.
+    """Simulate a training, with its records in a run's directory. With `gradients` members learn for real.
 
     `routes` are the network's at the start, if they are known already. The training is cut off `until_s` seconds after
     it began; members then say no goodbye, as in a run that is interrupted.
