@@ -77,7 +77,7 @@ class ControllerService(ControlledRun):
         most_report_bytes: int | None = None,
     ) -> None:
         super().__init__(spec, coordinator_of(spec, out, clocks))
-        #: Set at each change of the state. A task that waits for it clears it before it looks at the state.
+        #: Set at each change of the state. The one task that waits for it clears it before it looks at the state.
         self.changes = asyncio.Event()
         self.finished = asyncio.Event()
         self.closed = False

@@ -72,7 +72,7 @@ class _Step(NamedTuple):
 
 
 #: An edge that a tree uses: the sender, the receiver, and the tree's index in its plan.
-TreeEdge = tuple[str, str, int]
+IndexedEdge = tuple[str, str, int]
 
 #: The steps of a tree in one direction, a parent's before those of its children.
 _Steps = list[_Step]
@@ -114,11 +114,11 @@ class CostModel:
                 before += key
         return seconds
 
-    def drains(self, plan: Plan, edges: Iterable[TreeEdge] | None = None) -> dict[str, float]:
+    def drains(self, plan: Plan, edges: Iterable[IndexedEdge] | None = None) -> dict[str, float]:
         """Return the seconds that each capacity needs for its bytes of a round: see `loads`."""
         return {name: 8 * load / self._limits.goodput_bps[name] for name, load in self.loads(plan, edges).items()}
 
-    def loads(self, plan: Plan, edges: Iterable[TreeEdge] | None = None) -> dict[str, float]:
+    def loads(self, plan: Plan, edges: Iterable[IndexedEdge] | None = None) -> dict[str, float]:
         """Return the payload bytes of a round over each capacity that `edges` of `plan` use, by default all edges."""
         loads: dict[str, float] = {}
         for source, target, tree in plan.edges() if edges is None else edges:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from math import isinf
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from testbed.sync import Nesterov
@@ -109,7 +109,7 @@ class Options(Checked):
 
     #: Whether every round must be among all members, because a difference between groups would stay for good;
     #: the same whatever the options are.
-    among_all = False
+    among_all: ClassVar[bool] = False
 
     @property
     def exact(self) -> bool:

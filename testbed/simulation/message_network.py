@@ -22,8 +22,8 @@ from testbed.planning.events import max_min
 from testbed.simulation.event_queue import EventQueue
 from testbed.simulation.network import NetworkState, SimulatedNetwork
 from testbed.simulation.round_model import Transfer
+from testbed.sync.gossip.mailbox import UNDER_WAY
 from testbed.sync.gossip.message import Message
-from testbed.sync.gossip.message_queue import UNDER_WAY
 
 #: The interval at which TCP tries again where there is no route, or a link on it loses all packets.
 RETRY_S = 0.2

@@ -138,7 +138,7 @@ class AllReduceGroup:
         self._progress.started.set()
 
     def prepare(self, plan: Plan, roster: Roster, source: str) -> Callable[[], None]:
-        """Keep a newer plan for the same members beside the one in force; `roster` and `source` are for new members.
+        """Keep a newer plan for the same members beside the one in force; `roster` and `source` are unused.
 
         Returns:
             A function that holds the plan, see `hold`.

@@ -35,9 +35,9 @@ from testbed.sync.gossip.inbox import (
     StepFinished,
 )
 from testbed.sync.gossip.iteration_reporter import IterationReporter
+from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
-from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 
 #: Seconds from the loss of a peer to its report. Within this time the controller notices a process that has ended. Only

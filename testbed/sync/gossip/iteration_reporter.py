@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from testbed.protocol import ControlMessage, Lost, PromiseGraph, Report
 from testbed.schema import brief
 from testbed.sync.clock import SYSTEM, Clock
-from testbed.sync.gossip.message_queue import Mailbox
+from testbed.sync.gossip.mailbox import Mailbox
 
 #: Seconds between two samples of the paths, which cost a system call for each peer.
 SAMPLE_S = 0.5

@@ -38,8 +38,8 @@ from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, MemberFailed
 from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigures
+from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
-from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.rendezvous import Rendezvous, rendezvous, telling_failure
 from testbed.sync.transport import Listener

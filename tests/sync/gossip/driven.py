@@ -24,8 +24,8 @@ from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.gossip.driver import Driver
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import Event, Inbox, Incoming
+from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
-from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.transport import DIRECT, Frame, Greeting, Outbox, Received, TransportSettings
 from testbed.sync.transport.send_queue import Priority
 from tests.sync.gossip.loopback import Follow

@@ -15,8 +15,8 @@ from testbed.sync.errors import SyncError
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import Inbox, MemberFailed
+from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
-from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.transport.handshake import TransportSettings
 from testbed.sync.transport.listener import Listener
 from testbed.sync.transport.sockets import listen

@@ -6,8 +6,8 @@ import pytest
 
 from testbed.protocol import ControlMessage, Report
 from testbed.sync.gossip.iteration_reporter import IterationReporter, StepFigures
+from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
-from testbed.sync.gossip.message_queue import Mailbox
 from testbed.sync.transport.handshake import TransportSettings
 from tests.sync.simulated_time import SimulatedTime
 

@@ -1,6 +1,6 @@
-"""A member's outgoing messages: one after the other to each peer, without those that became useless while they waited.
+"""A member's messages: its inbox, and those that it sends.
 
-`Mailbox` has the member's inbox as well.
+Each peer gets one message after the other, without those that became useless while they waited.
 """
 
 from __future__ import annotations
