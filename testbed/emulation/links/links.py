@@ -204,7 +204,7 @@ class Links:
             return dict(self._in_force)
 
     def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:
-        """Return the seconds by which each link's `last` newest rows that changed anything were late."""
+        """Return the seconds by which each replayed link's `last` newest rows that changed anything were late."""
         with self._lock:
             return {name: list(late)[-last:] for name, late in self._late.items()}
 
@@ -265,9 +265,10 @@ class Links:
             queued = self._queued.get(applied.link, ())
             while queued and queued[0].due_s <= applied.due_s + SAME_MOMENT_S:
                 _, self._rows[applied.link], state = queued.popleft()
+                late = self._late.setdefault(applied.link, deque(maxlen=REMEMBERED))
                 # The row at which a replay begins is due as it is sent, and in force already as a rule.
                 if self._in_force[applied.link] != state:
-                    self._late.setdefault(applied.link, deque(maxlen=REMEMBERED)).append(applied.late_s)
+                    late.append(applied.late_s)
                     self._in_force[applied.link] = state
                     self._observer(applied.due_s + applied.late_s, applied.link, state)
 

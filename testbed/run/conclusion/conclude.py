@@ -174,12 +174,11 @@ def _evidence(
         rates += [(outcome.rate_errors[name], 0.0)] if name in outcome.rate_errors else []
         rates += [(passed[name], 0.0)] if name in passed else []
         worst = max(rates, key=lambda rate: abs(rate[0]) - rate[1], default=(None, 0.0))
-        late = outcome.lateness.get(name)
         links[name] = LinkEvidence(
             rate_error=worst[0],
             rtt_error_s=measured.rtt_error_s,
-            replay_late_p99_s=percentile(late, 99) if late else None,
-            traced=name in traced,
+            replay_late_p99_s=percentile(outcome.lateness.get(name, ()), 99),
+            unreplayed=name in traced and name not in outcome.lateness,
             rate_resolution=worst[1],
             unshaped_bytes=sum(sample.get("unshaped_bytes", {}).get(name, 0) for sample in traffic),
         )

@@ -45,8 +45,8 @@ class LinkEvidence:
     #: Infinite if no ping was answered.
     rtt_error_s: float | None
     replay_late_p99_s: float | None
-    #: Whether the link has a trace, which must have been replayed.
-    traced: bool = False
+    #: Whether the link has a trace of which no row came into force, not even the one at which a replay begins.
+    unreplayed: bool = False
     #: The relative error that the measurement of the rate can't resolve: packets are whole, and random loss is random.
     rate_resolution: float = 0.0
     #: Bytes that bypassed the shaper.
@@ -163,7 +163,7 @@ def _link(name: str, link: LinkEvidence, backend: str) -> list[str]:
         reasons.append(
             f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off the requested one (tolerance {rtt * 1e3:g} ms)"
         )
-    if link.traced and link.replay_late_p99_s is None:
+    if link.unreplayed:
         reasons.append(f"{name}: its trace was not replayed")
     return reasons
 

@@ -256,9 +256,11 @@ def _lateness(links: Mapping[str, Mapping[str, Any]], late_ms: float | None) -> 
 
     Args:
         links: The links of the network's status.
-        late_ms: The lateness of all traces together in the last minute, the only lateness that the network reports.
+        late_ms: The lateness of the newest rows of all traces together, the only lateness that the network reports;
+            None if no trace has changed a link yet.
     """
-    return {} if late_ms is None else {name: [late_ms / 1e3] for name, link in links.items() if link["replayed"]}
+    late = [] if late_ms is None else [late_ms / 1e3]
+    return {name: late for name, link in links.items() if link["replayed"]}
 
 
 def _changed_before(status: Mapping[str, Any]) -> list[str]:

@@ -106,8 +106,8 @@ def test_a_figure_that_is_no_number_is_not_trusted(field: str, value: float) -> 
         (FINE, replace(FINE, identical_parameters=None), "parameters"),
         (FINE, replace(FINE, missed_events=["down a-b at 900 s"]), "down a-b at 900 s"),
         (
-            with_link(traced=True),
-            with_link(traced=True, replay_late_p99_s=None),
+            with_link(replay_late_p99_s=None),
+            with_link(replay_late_p99_s=None, unreplayed=True),
             "a->b: ",
         ),
         (
