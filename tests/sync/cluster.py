@@ -6,6 +6,7 @@ and that the slices cover the tensor. All members that complete a round must hav
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -69,6 +70,29 @@ PHASES: dict[str, Callable[[Callable[[], None]], None]] = {
     "it has taken and forwarded several means": wrapped(Round._take_mean, 5),
     "the round is over for it": wrapped(Round.finish, 1),
 }
+
+
+class Heap(ctypes.Structure):
+    """The C library's account of its heap: `mallinfo2`."""
+
+    _fields_ = (
+        ("counts", ctypes.c_size_t * 4),
+        ("mapped", ctypes.c_size_t),
+        ("unused", ctypes.c_size_t * 2),
+        ("in_use", ctypes.c_size_t),
+        ("free", ctypes.c_size_t),
+        ("at_the_top", ctypes.c_size_t),
+    )
+
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = Heap
+
+
+def heap_bytes() -> tuple[int, int]:
+    """Return the bytes that this process has allocated, and those that are free and kept for it."""
+    found = mallinfo2()
+    return found.in_use + found.mapped, found.free
 
 
 class Parameters:
@@ -159,6 +183,7 @@ def member(folder: Path, name: str, step_s: float, orders: Path, owner: int) -> 
                     "digest": parameters.digest(),
                     "error": error_of(result),
                     "slices": [[part.start, part.stop, len(part.members)] for part in result.slices],
+                    "heap": heap_bytes(),
                 }
                 log.write(json.dumps(record) + "\n")
                 if ending:
