@@ -153,13 +153,15 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
             check_supported(experiment, gradients)
             outcome = train(experiment, directory, Display(Console(quiet=True)), gradients)
         else:
+            if experiment.spec.elastic:
+                server = None  # a forked worker that died can't be started again
             outcome = run_of(experiment, directory, server).execute()
         summary = conclude(experiment, directory, outcome)
     goodput = summary["sync"].get("goodput")
     figures = figures_of(directory.path, experiment)
     loss = summary["training"].get("final_test_loss") or (figures["curve"][-1][1] if figures["curve"] else None)
     judged = {"verdict": summary["verdict"], "reasons": summary["reasons"], "wall_s": time.monotonic() - began_s}
-    judged |= {"commit": head(), "settings": settings}
+    judged |= {"commit": head(), "settings": settings, "containers": server is None}
     return {**figures, "loss": loss, "goodput": goodput and 100 * goodput, **judged}
 
 
@@ -307,7 +309,9 @@ def main() -> None:
     parser.add_sittings()
     parser.add_argument("--only", action="append", choices=NAMES, help="this run only; may be repeated")
     parser.add_argument("--simulated", action="store_true", help="simulate all arms instead of emulating them")
-    parser.add_argument("--forks", action="store_true", help="processes in hosts, not containers: they start at once")
+    parser.add_argument(
+        "--forks", action="store_true", help="processes in hosts, which start at once; containers where members die"
+    )
     parser.add_argument("--show", action="store_true", help="print the kept figures, and measure nothing")
     parser.add_argument(
         "--record", action="store_true", help=f"write the table to {RECORDED.name} in benchmarks/results"
