@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.plan import Group, Plan, PlanError, Route, TrainingChoice, Tree, codec_bytes, cut
+from testbed.plan import MOST_CODED_BYTES, Group, Plan, PlanError, Route, TrainingChoice, Tree, codec_bytes, cut
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
 
 pytestmark = pytest.mark.pure
@@ -100,6 +100,29 @@ def test_how_members_train_travels_along_and_older_plans_say_nothing_of_it() -> 
 )
 def test_codecs_say_their_bytes(codec: str, size: float) -> None:
     assert codec_bytes(codec) == pytest.approx(size)
+
+
+@pytest.mark.parametrize(
+    ("codec", "chunk_bytes", "links", "size"),
+    [
+        ("fp32", 1032, {}, 1032),
+        ("bf16", 1 << 16, {}, 1 << 17),
+        ("int8", 1 << 14, {}, 3 << 14),
+        ("sparse", 1 << 14, {}, 40 << 14),
+        ("sparse", 1 << 18, {}, MOST_CODED_BYTES),
+        ("bins2", 1 << 14, {"a->b": "int8"}, 3 << 14),
+        ("bins2", 1 << 14, {"a->b": "fp32"}, 1 << 14),
+        ("bf16", 1024, {}, 1024),
+        ("sparse", 1 << 21, {}, 1 << 21),
+    ],
+)
+def test_a_chunk_holds_the_values_that_codecs_send_in_its_bytes(
+    codec: str, chunk_bytes: int, links: dict[str, str], size: int
+) -> None:
+    """A chunk has whole blocks, and at least its bytes; on no link it is sent in more. Unused links do not count."""
+    trees = (Tree("c", {"a": "b", "b": "c"}, {"a": "b", "b": "c"}),)
+    made = Plan(0, ABC, trees, chunk_bytes, codec=codec, link_codecs={"a->c": "fp32", **links})
+    assert made.values_bytes() == size
 
 
 def test_an_unknown_codec_says_which_there_are() -> None:

@@ -91,7 +91,7 @@ class CodedReduction:
         plain: Counter[TreeEdge],
     ) -> None:
         first = next(iter(inputs.values())).values
-        self._layout = Layout(group, plan.chunk_bytes, len(first), first.element_size())
+        self._layout = Layout(group, plan.values_bytes(), len(first), first.element_size())
         self._members = {name: _Member(plan, group, name, its, self._layout) for name, its in inputs.items()}
         self._coded = coded
         self._plain = plain

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import floor, isfinite
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from testbed.plan import PLAIN_CODEC, Plan
+from testbed.plan import PLAIN_CODEC, Group, Plan
 from testbed.planning import Pair
 from testbed.planning.constraints import Constraints
 from testbed.planning.events import CONNECTION, Connections, FlowNetwork, Found, opened
@@ -73,7 +73,7 @@ def coded_payload(plan: Plan, number: int, elements: int) -> Payload:
 def _fraction(plan: Plan, source: str, target: str) -> float:
     from testbed.sync.codecs import PLAIN, by_name  # loads PyTorch, which rounds without codecs need not
 
-    elements = plan.chunk_bytes // 4
+    elements = plan.values_bytes() // 4
     return min(by_name(plan.codec_of(source, target)).size(elements) / PLAIN.size(elements), 1.0)
 
 
@@ -158,8 +158,7 @@ class RoundModel(ABC):
         if plan.among_all(number):
             return self._reduce(plan, began_s, payload)
         if self._grouped is None or self._grouped[0] is not plan:
-            groups = [Plan(plan.epoch, its.members, its.trees, plan.chunk_bytes, plan.policy) for its in plan.groups]
-            self._grouped = plan, groups
+            self._grouped = plan, [_alone(plan, its) for its in plan.groups]
         parts = [
             self._reduce(group, {name: began_s[name] for name in group.members}, payload) for group in self._grouped[1]
         ]
@@ -176,6 +175,12 @@ class RoundModel(ABC):
     @abstractmethod
     def _reduce(self, plan: Plan, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
         """Simulate a round among all members of a plan."""
+
+
+def _alone(plan: Plan, group: Group) -> Plan:
+    """Return the plan of a group whose members reduce among themselves."""
+    inside = {link: codec for link, codec in plan.link_codecs.items() if {*link.split("->")} <= {*group.members}}
+    return Plan(plan.epoch, group.members, group.trees, plan.chunk_bytes, plan.policy, plan.codec, inside)
 
 
 T = TypeVar("T")
@@ -277,7 +282,7 @@ class ChunkModel(RoundModel):
         """Make a model as `RoundModel` does. `connections` is None unless the congestion control is BBR."""
         super().__init__(network, timeout_s)
         self._connections = connections
-        self._planned = RecentPlans(PlanRounds)
+        self._planned = RecentPlans(_rounds)
 
     def _reduce(self, plan: Plan, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
         rounds = self._planned.get(plan, payload.bytes)
@@ -307,6 +312,11 @@ class ChunkModel(RoundModel):
         return SimulatedRound(
             began_s, finished_s, _transfers(rounds, found, first_s), states[0], *_detours(rounds, found)
         )
+
+
+def _rounds(plan: Plan, size: int) -> PlanRounds:
+    """Return the rounds of a plan, in chunks of the values that members send. `size` is in bytes."""
+    return PlanRounds(replace(plan, chunk_bytes=plan.values_bytes()), size)
 
 
 def _flow_networks(

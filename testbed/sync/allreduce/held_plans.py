@@ -25,6 +25,7 @@ class HeldPlans:
         self._guard = threading.Lock()
         self._oldest = first.epoch
         self._plans: dict[int, Plan] = {}
+        self._values_bytes: dict[int, int] = {}
         self._roles: dict[tuple[int, bool], RoundRole] = {}
         self._layout: tuple[tuple[int, bool, int, int], Layout] | None = None
         self._add(first)
@@ -57,7 +58,7 @@ class HeldPlans:
         key = epoch, among_all, elements, itemsize
         if self._layout is None or self._layout[0] != key:
             group = self._roles[epoch, among_all].group
-            self._layout = key, Layout(group, self._plans[epoch].chunk_bytes, elements, itemsize)
+            self._layout = key, Layout(group, self._values_bytes[epoch], elements, itemsize)
         return self._layout[1]
 
     @property
@@ -75,7 +76,7 @@ class HeldPlans:
     def most_bytes(self) -> int:
         """The largest chunk under any held plan, in bytes."""
         with self._guard:
-            return max(plan.chunk_bytes for plan in self._plans.values())
+            return max(self._values_bytes.values())
 
     def keep(self, plan: Plan) -> None:
         """Keep a plan beside the one in force.
@@ -150,7 +151,7 @@ class HeldPlans:
         """
         with self._guard:
             for epoch in [epoch for epoch in self._plans if epoch < self._oldest]:
-                del self._plans[epoch]
+                del self._plans[epoch], self._values_bytes[epoch]
                 self._roles.pop((epoch, False), None)
                 del self._roles[epoch, True]
             return self._oldest
@@ -166,4 +167,5 @@ class HeldPlans:
         for group in plan.groups:
             if self._member in group.members:
                 self._roles[plan.epoch, False] = role_in(plan, group, self._member)
+        self._values_bytes[plan.epoch] = plan.values_bytes()
         self._plans[plan.epoch] = plan

@@ -82,7 +82,9 @@ def bits_of(plan: Plan) -> dict[str, int]:
 def _tree_role(plan: Plan, tree: Tree, member: str) -> TreeRole:
     bits = bits_of(plan)
     below = _subtrees(tree, {name: bits[name] for name in (tree.root, *tree.reduce)})
-    elements = plan.chunk_bytes // PLAIN.size(1)  # of a chunk of float32: no other type takes codecs
+    partial_codec = _codec(plan, member, tree.reduce[member]) if member != tree.root else PLAIN
+    mean_codecs = [_codec(plan, parent, child) for child, parent in tree.broadcast.items()]
+    elements = plan.values_bytes() // PLAIN.size(1)  # of a chunk of float32: no other type takes codecs
     return TreeRole(
         own=bits[member],
         expected=below[member],
@@ -90,12 +92,8 @@ def _tree_role(plan: Plan, tree: Tree, member: str) -> TreeRole:
         partials_to=tree.reduce.get(member),
         mean_from=tree.broadcast.get(member),
         mean_to=tree.children(member, tree.broadcast),
-        partial_codec=_codec(plan, member, tree.reduce[member]) if member != tree.root else PLAIN,
-        mean_codec=min(
-            (_codec(plan, parent, child) for child, parent in tree.broadcast.items()),
-            key=lambda codec: codec.size(elements),
-            default=PLAIN,
-        ),
+        partial_codec=partial_codec,
+        mean_codec=min(mean_codecs, key=lambda codec: codec.size(elements), default=PLAIN),
     )
 
 

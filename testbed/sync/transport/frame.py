@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from testbed.sync.errors import FrameError
 
 MAGIC: Final = b"TBDS"
-VERSION: Final = 8
+VERSION: Final = 9
 
 NONCE_BYTES: Final = 16
 _GREETING: Final = struct.Struct(f"<4sBBBBI{NONCE_BYTES}s")

@@ -52,6 +52,15 @@ def test_a_peer_comes_no_further_than_to_the_next_round_among_all() -> None:
     assert plans.agreed == 1 and plans.in_force.epoch == 1
 
 
+def test_chunks_hold_as_many_values_as_codecs_send_in_a_plans_bytes() -> None:
+    """Frames have 90 bytes beside their payload: of chunks of 16 KiB of values, `sparse` leaves less than that."""
+    plans = HeldPlans("m1", replace(plan(0), chunk_bytes=1 << 14))
+    assert [len(chunk) for chunk in plans.layout(0, True, 400_000, 4).chunks] == [4096] * 97 + [2688]
+    plans.keep(replace(plan(1), chunk_bytes=1 << 14, codec="sparse"))
+    assert [len(chunk) for chunk in plans.layout(1, True, 400_000, 4).chunks] == [163_840, 163_840, 72_320]
+    assert plans.most_bytes == 4 * 163_840
+
+
 def test_only_what_is_newer_and_for_the_same_members_is_kept() -> None:
     plans = HeldPlans("m1", plan(3))
     with pytest.raises(PlanError) as caught:
