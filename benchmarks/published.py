@@ -51,7 +51,7 @@ PUBLISHED = Path(__file__).parents[1] / "experiments" / "published"
 NAMES = sorted(file.parent.name for file in PUBLISHED.glob("*/claims.yaml"))
 KEPT = RUNS / "benchmark-published.json"
 RECORDED = RESULTS / "published.json"
-NOTE = "One seed each. Empty cells are not measured yet; `holds` is by emulated runs where there are any."
+NOTE = "One seed each. A cell is empty where no trusted run was made; `holds` is by emulated runs where there are any."
 COLUMNS: tuple[str, ...] = ("run", "claim", "source", "claimed", "emulated", "simulated", "holds")
 
 Found = Mapping[str, Mapping[str, Any]]
