@@ -383,8 +383,10 @@ class Plan:
 
     def values_bytes(self) -> int:
         """Return the bytes of a chunk's values: `chunk_bytes`, or as many as the weakest codec sends in them."""
-        edges = (edge for party in (self.whole, *self.groups) for edge in party.edges())
-        codecs = {self.codec_of(source, target) for source, target, _ in edges}
+        codecs = {self.codec}
+        if self.link_codecs:
+            edges = (edge for party in (self.whole, *self.groups) for edge in party.edges())
+            codecs = {self.codec_of(source, target) for source, target, _ in edges}
         share = max(map(codec_bytes, codecs), default=CODEC_BYTES[PLAIN_CODEC]) / CODEC_BYTES[PLAIN_CODEC]
         whole = int(min(self.chunk_bytes / share, MOST_CODED_BYTES)) // BLOCK_BYTES * BLOCK_BYTES
         return max(whole, self.chunk_bytes)

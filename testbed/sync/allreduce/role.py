@@ -84,7 +84,8 @@ def _tree_role(plan: Plan, tree: Tree, member: str) -> TreeRole:
     below = _subtrees(tree, {name: bits[name] for name in (tree.root, *tree.reduce)})
     partial_codec = _codec(plan, member, tree.reduce[member]) if member != tree.root else PLAIN
     mean_codecs = [_codec(plan, parent, child) for child, parent in tree.broadcast.items()]
-    elements = plan.values_bytes() // PLAIN.size(1)  # of a chunk of float32: no other type takes codecs
+    # The elements of a chunk of float32: no other type takes codecs. Without `link_codecs` all codecs are one.
+    elements = plan.values_bytes() // PLAIN.size(1) if plan.link_codecs else 0
     return TreeRole(
         own=bits[member],
         expected=below[member],
