@@ -81,7 +81,7 @@ class Standing:
             "network exec", source, "--", "ping", "-n", "-c", str(count), "-i", "0.02", "-w", "20", address
         )
         found = [float(each) / 1e3 for each in re.findall(r"time=([\d.]+) ms", said)]
-        assert len(found) == count, said
+        assert len(found) >= count, said  # with a deadline, `ping` may send one more
         return found
 
 
