@@ -49,7 +49,7 @@ class Outcome:
     #: Unix seconds.
     training_started_s: float
     training_ended_s: float
-    #: Seconds by which each row of a link's trace was applied late.
+    #: Seconds by which each row that changed a replayed link was applied late; empty if none did.
     lateness: dict[str, list[float]]
     #: The controller's last status.
     status: dict[str, Any]
