@@ -42,6 +42,7 @@ from testbed.sync.allreduce.round import Round, RoundResult
 from testbed.sync.allreduce.rounds import RoundProgress, Rounds, Shape
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import FrameError, SyncError
+from testbed.sync.executor import weakly
 from testbed.sync.transport import Greeting, Outbox, TransportSettings, sockets
 
 #: The address at which each member listens.
@@ -93,7 +94,7 @@ class AllReduceGroup:
         self.settings = settings
         self.members = plan.members
         self.plans = HeldPlans(settings.member, plan)
-        self.outbox = make_outbox(settings, headers.size, roster, self._undelivered)
+        self.outbox = make_outbox(settings, headers.size, roster, weakly(self._undelivered))
         self.suspect_s = float("inf")
         self._on_lost = on_lost
         self._overlaps_announced = False  # this member will overlap rounds

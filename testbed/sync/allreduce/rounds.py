@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -37,9 +38,9 @@ class RoundProgress:
         self._callbacks: list[Callable[[SyncError], None]] = []
 
     def check(self) -> None:
-        """Raise the failure, if there is one."""
+        """Raise a copy of the failure, if there is one: its traceback holds the frames, which hold this group."""
         if self.failure is not None:
-            raise self.failure
+            raise copy(self.failure)
 
     def notify(self) -> None:
         """Wake all threads that wait for a change."""

@@ -25,6 +25,7 @@ from functools import partial
 from testbed.plan import Route
 from testbed.protocol import PeerSample, Probe
 from testbed.sync.errors import FrameError, SyncError
+from testbed.sync.executor import weakly
 from testbed.sync.transport import tcpinfo
 from testbed.sync.transport.frame import DIRECT, Frame, FrameFormat
 from testbed.sync.transport.handshake import TransportSettings
@@ -121,8 +122,8 @@ class Outbox:
         self._tables: dict[int, RouteTable] = {}
         self._dropped_s = 0.0
         self._leaving = False
-        self._prober = ProbeSender(settings, roster, self._sends)
-        self._start_ups = StartUps(settings.member, self._connections)
+        self._prober = ProbeSender(settings, roster, weakly(self._sends))
+        self._start_ups = StartUps(settings.member, weakly(self._connections))
 
     @property
     def head_bytes(self) -> int:

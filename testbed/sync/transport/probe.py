@@ -95,7 +95,7 @@ class ProbeSender:
         self,
         settings: TransportSettings,
         roster: Mapping[str, tuple[str, int]],
-        sends: Callable[[str], bool] = lambda peer: False,
+        sends: Callable[[str], bool | None] = lambda peer: False,
     ) -> None:
         self._settings = settings
         self._roster = roster

@@ -79,7 +79,7 @@ class StartUp:
 class StartUps:
     """Checks a member's connections each LOOK_S, on a thread, and begins start-up again where it is due."""
 
-    def __init__(self, member: str, connections: Callable[[], Iterable[tuple[socket.socket, StartUp]]]) -> None:
+    def __init__(self, member: str, connections: Callable[[], Iterable[tuple[socket.socket, StartUp]] | None]) -> None:
         self._connections = connections
         self._closed = threading.Event()
         self._name = f"{member}: start-up"
@@ -103,7 +103,7 @@ class StartUps:
 
     def _run(self) -> None:
         while not self._closed.wait(LOOK_S):
-            for connection, start_up in self._connections():
+            for connection, start_up in self._connections() or ():
                 with suppress(OSError):  # closed, or the kernel does not allow it
                     look(connection, start_up, time.monotonic())
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
+import torch
 
 from testbed.plan import Plan
 from testbed.protocol import Abort, ControlMessage, Holding, Reconfigure, Rejoin
@@ -124,6 +128,39 @@ def test_a_generation_whose_peers_do_not_read_ends_with_the_member(silent: tuple
     (retiring,) = generations._retiring
     elastic.close()
     assert not retiring.is_alive()
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Let only references decide how long objects stay."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.local
+@pytest.mark.usefixtures("uncollected")
+def test_groups_that_ended_leave_the_memory_at_once(silent: tuple[str, int]) -> None:
+    """A round waits for a silent peer in one generation after the other."""
+    told: list[ControlMessage] = []
+    elastic = elastic_of(silent, told, 2 * PATIENCE_S)
+
+    def take_part() -> None:
+        with pytest.raises(SyncError):
+            elastic.begin(torch.ones(2), 1.0)()
+
+    waits = threading.Thread(target=take_part)
+    groups = [weakref.ref(elastic.current)]
+    with closing(elastic):
+        waits.start()
+        for epoch in (5, 7, 9):
+            until(lambda: elastic.current.finished < elastic.current._rounds.number)
+            until(lambda: not any(thread.is_alive() for thread in elastic._generations._retiring))
+            lose(elastic, silent, epoch)
+            groups.append(weakref.ref(elastic.current))
+        until(lambda: [group() is None for group in groups] == [True, True, False, False])  # the third closed last
+    waits.join()
 
 
 @pytest.mark.local
