@@ -216,11 +216,11 @@ class SplitRun(Run):
             name: (self._machines[name].address, Capacity(budget.bits_per_second * USABLE, float(budget.cores)))
             for name, budget in budgets.items()
         }
-        free = {name: (address, Capacity()) for name, (address, _) in capacities.items()}
-        plan = plan_split(topologies, cores, free, pinned, underlay, experiment.file)
         try:
             return plan_split(topologies, cores, capacities, pinned, underlay, experiment.file), None
         except SpecError as error:
+            free = {name: (address, Capacity()) for name, (address, _) in capacities.items()}
+            plan = plan_split(topologies, cores, free, pinned, underlay, experiment.file)
             return plan, f"the hosts' budgets are too small: {error.faults[0].problem}"
 
 

@@ -1,4 +1,4 @@
-"""The workers of a split network, led to the controller's sockets."""
+"""The plan of a split network within its hosts' budgets, and its workers, led to the controller's sockets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from testbed.emulation.host.budget import Budget
 from testbed.run.guards import Guard
+from testbed.scaleout.split import run as split_run
+from testbed.scaleout.split.cut_links import HostsNetwork
 from testbed.scaleout.split.host import MOST_FOLDER_BYTES, SplitHost
+from testbed.scaleout.split.plan import Capacity, SplitPlan, plan_split
 from testbed.scaleout.split.run import MODULE, Machine, SplitRun
 from testbed.scaleout.ssh import PATH, Ssh
+from testbed.spec.experiment import Experiment
 from testbed.spec.hosts import Host
+from tests.run.conclusion.test_bounds import SMOKE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,6 +96,32 @@ def test_workers_get_the_controllers_socket_here_and_a_forwarded_one_elsewhere(
         assert run.broken() is None
         access.failure = "south: connection reset"
         assert run.broken() == "south: connection reset"
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(("bits_per_second", "searches"), [(10e9, [True]), (1e6, [True, False])])
+def test_a_split_without_budgets_is_searched_only_where_the_budgets_are_too_small(
+    bits_per_second: float, searches: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited: list[bool] = []
+
+    def counted(
+        topologies: Any, cores: Any, hosts: Mapping[str, tuple[IPv4Address, Capacity]], *rest: Any
+    ) -> SplitPlan:
+        limited.append(any(capacity != Capacity() for _, capacity in hosts.values()))
+        return plan_split(topologies, cores, hosts, *rest)
+
+    monkeypatch.setattr(split_run, "plan_split", counted)
+    run, pair = SplitRun.__new__(SplitRun), frozenset(("north", "south"))
+    run.experiment = Experiment.load(SMOKE)
+    run._machines = {name: Machine(IPv4Address(f"10.0.0.{n}"), None) for n, name in enumerate(sorted(pair), 1)}
+    budgets = dict.fromkeys(run._machines, Budget("", bits_per_second, {"cnn": 0.01}, 64, 0.0, 0.0))
+    underlay = HostsNetwork({pair: 1e-3}, {pair: 1500})
+    run._hosts = cast(Any, SimpleNamespace(underlay=lambda: underlay, each=lambda *_: budgets))
+    plan, excess = run._fitting_plan()
+    assert limited == searches
+    assert set(plan.assignment.host_of.values()) == pair
+    assert (excess is None) == (len(searches) == 1)
 
 
 @pytest.mark.pure
