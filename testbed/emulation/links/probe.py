@@ -334,19 +334,18 @@ class _Flood:
 
     def judge(self, before: FloodLook, after: FloodLook, ended: FloodLook) -> _Rate:
         """Return the rate between two looks. `ended` was taken after the last packet was sent."""
-        error, resolution = rate_error(self.state, before, after)
+        error, resolution = rate_error(self.state, before, after, self._frame_bytes)
         # The packets still waiting: sent and not lost, minus arrived, at most as many as the queue holds.
         unseen_s = ended.packets_sent * self._packet_s - (ended.bytes_arrived - self._arrived) * 8 / self.state.rate_bps
         idle_at = ended.at + min(max(unseen_s, 0.0), self._full_s) + self.state.delay_s + self.state.jitter_s
         return _Rate(error, resolution, idle_at)
 
 
-def rate_error(
-    state: LinkState, before: FloodLook, after: FloodLook, frame_bytes: int = MTU_FRAME_BYTES
-) -> tuple[float | None, float]:
+def rate_error(state: LinkState, before: FloodLook, after: FloodLook, frame_bytes: int) -> tuple[float | None, float]:
     """Return the relative rate error of a flooded link between two looks, and the resolution.
 
-    The error is None if the link ran dry, or may have done so in a burst of losses.
+    The error is None if the link ran dry, or may have done so in a burst of losses. The resolution includes one of the
+    flood's packets, which have `frame_bytes` each.
     """
     seconds = after.at - before.at
     expected = state.rate_bps / 8 * seconds

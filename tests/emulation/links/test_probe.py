@@ -94,7 +94,7 @@ def test_a_probe_that_is_paused_during_a_look_takes_no_rate_for_wrong(
         arrived = round(FAST.rate_bps / 8 * (began + moment * took_s))
         return probe.FloodLook(began + took_s / 2, took_s, arrived, packets_sent=0, dry_s=0.0)
 
-    error, resolution = probe.rate_error(FAST, look(1.0, first_s, first), look(1.75, last_s, last))
+    error, resolution = probe.rate_error(FAST, look(1.0, first_s, first), look(1.75, last_s, last), MTU_FRAME_BYTES)
     assert error is not None
     assert abs(error) <= resolution
 
@@ -102,9 +102,17 @@ def test_a_probe_that_is_paused_during_a_look_takes_no_rate_for_wrong(
 def test_a_rate_that_is_off_shows_between_quick_looks() -> None:
     before = probe.FloodLook(1.0, 1e-4, 0, packets_sent=0, dry_s=0.0)
     after = probe.FloodLook(1.75, 1e-4, round(0.97 * 0.75 * FAST.rate_bps / 8), packets_sent=0, dry_s=0.0)
-    error, resolution = probe.rate_error(FAST, before, after)
+    error, resolution = probe.rate_error(FAST, before, after, MTU_FRAME_BYTES)
     assert error == pytest.approx(-0.03, abs=1e-6)
     assert resolution < 0.001
+
+
+def test_a_flood_resolves_one_packet_of_its_own_size() -> None:
+    """Over a tunnel between hosts, packets are smaller than a full frame: 1,464 of 8,000 bytes, and not 1,514."""
+    flood = probe._Flood.__new__(probe._Flood)
+    flood.state, flood._frame_bytes, flood._arrived = SLOW, 1464, 0
+    looks = [probe.FloodLook(at, 0.0, bytes_arrived) for at, bytes_arrived in ((1.0, 0), (2.0, 8000), (3.0, 8000))]
+    assert flood.judge(*looks).resolution == pytest.approx(1464 / 8000)
 
 
 def pinged(states: dict[str, LinkState], status: int, said: str) -> dict[str, float]:
@@ -150,5 +158,5 @@ def test_silence_in_a_burst_of_losses_proves_nothing() -> None:
 def test_the_rate_of_a_link_whose_losses_may_empty_its_queue_is_unknown(p: float, r: float, known: bool) -> None:
     before = probe.FloodLook(1.0, 1e-4, 0, packets_sent=0, dry_s=0.0)
     after = probe.FloodLook(2.0, 1e-4, 400_000, packets_sent=0, dry_s=0.0)
-    error, _ = probe.rate_error(bursty(p, r), before, after)
+    error, _ = probe.rate_error(bursty(p, r), before, after, MTU_FRAME_BYTES)
     assert (error is not None) == known
