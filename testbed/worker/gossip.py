@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,8 @@ class PacedSteps:
 
     The parameters at the beginning of an iteration are evaluated in every `evaluate_every`-th iteration, or in the next
     one in which the member evaluates. The evaluation takes place in the time that the iteration's first step leaves.
+
+    One thread makes the steps; another may call `figures` at any time.
     """
 
     def __init__(self, model: Learner, work: Workload, node: NodeConfiguration) -> None:
@@ -82,6 +85,7 @@ class PacedSteps:
         self._slowness = Slowness(work)
         self._pace = Pace(work.step_seconds)
         self._began_s = time.monotonic() - node.elapsed_s
+        self._changing_figures = threading.Lock()
         self._figures = StepFigures()
         model.skip(node.first * node.steps)
         model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
@@ -104,16 +108,17 @@ class PacedSteps:
         change = gathered(self._model).sub_(parameters)
         computed_s = time.monotonic() - began
         paced = self._pace.reach(factor)
-        before = self._figures
-        steps = before.steps + 1
-        self._figures = StepFigures(
-            compute_s=before.compute_s + computed_s,
-            paced_s=before.paced_s + paced.slept_s,
-            late_s=max(before.late_s, paced.late_s),
-            metrics={**before.metrics, **metrics, "steps": float(steps)},
-            steps=steps,
-            late_steps=before.late_steps + paced.is_late,
-        )
+        with self._changing_figures:
+            before = self._figures
+            steps = before.steps + 1
+            self._figures = StepFigures(
+                compute_s=before.compute_s + computed_s,
+                paced_s=before.paced_s + paced.slept_s,
+                late_s=max(before.late_s, paced.late_s),
+                metrics={**before.metrics, **metrics, "steps": float(steps)},
+                steps=steps,
+                late_steps=before.late_steps + paced.is_late,
+            )
         return change
 
     def _is_due(self, step: int) -> bool:
@@ -130,7 +135,8 @@ class PacedSteps:
 
     def figures(self) -> StepFigures:
         """Return the figures of the steps since the last call."""
-        figures, self._figures = self._figures, StepFigures()
+        with self._changing_figures:
+            figures, self._figures = self._figures, StepFigures()
         return figures
 
 

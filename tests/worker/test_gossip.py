@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -14,6 +15,7 @@ from msgspec import to_builtins
 
 from testbed.protocol import Goodbye, Job, NodeConfiguration
 from testbed.schemes import named
+from testbed.sync.gossip.iteration_reporter import StepFigures
 from testbed.sync.rendezvous import Rendezvous
 from testbed.worker import learner
 from testbed.worker.gossip import PacedSteps, gathered, train
@@ -74,6 +76,26 @@ def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: P
     assert (figures.steps, figures.late_steps) == (2, 0)
     steps(parameters, 5)
     assert steps.figures().metrics.keys() == {"loss", "steps"}
+
+
+def test_a_step_that_ends_while_its_figures_are_asked_for_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = workload(parameters=10)
+    model = learner.make(work, Path(), torch.device("cpu"))
+    steps, parameters = PacedSteps(model, work, NodeConfiguration("prague", (), (), {}, (), {})), gathered(model)
+    steps(parameters, 0)
+    reported: list[StepFigures] = []
+    reporter = threading.Thread(target=lambda: reported.append(steps.figures()))
+
+    def figures(**more: Any) -> StepFigures:
+        if more and not reported:  # the second step's: its thread has read the figures of the first
+            reporter.start()
+            reporter.join(0.1)
+        return StepFigures(**more)
+
+    monkeypatch.setattr("testbed.worker.gossip.StepFigures", figures)
+    steps(parameters, 1)
+    reporter.join()
+    assert reported[0].steps + steps.figures().steps == 2
 
 
 @pytest.mark.parametrize(("evaluates", "before"), [((1, 0), [0, 6, 12]), ((4, 1), [3, 15]), (None, [])])
