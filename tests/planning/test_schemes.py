@@ -121,3 +121,11 @@ def test_tsengine_knows_all_of_the_emulators_own_view() -> None:
 def test_tsengine_explores_what_it_does_not_know() -> None:
     plans = {str(make_policy("tsengine", {"seed": seed}).plan(LINE).trees[0].broadcast) for seed in range(20)}
     assert len(plans) > 3
+
+
+def test_tsengine_draws_by_the_rates_and_not_by_the_time_of_a_view() -> None:
+    def trees(views: list[View]) -> int:
+        return len({str(make_policy("tsengine", {}).plan(view).trees[0].broadcast) for view in views})
+
+    assert trees([replace(LINE, at_s=float(moment)) for moment in range(20)]) == 1
+    assert trees([view_of(sites(("a", "b", 50), ("b", "c", 50), ("c", "d", rate)), {}) for rate in range(1, 20)]) > 3

@@ -31,7 +31,8 @@ class Tsengine(Policy):
 
     The scheduler decides whenever a member becomes ready. A transfer takes model / rate of its edge, as the view has
     it; so the view, the arrivals and the seed determine the plan: a reduce tree and a broadcast tree of the server.
-    Views of different moments give different draws. O(n² log n).
+    Views of different rates give different draws; those of equal rates at different times give the same, so that a
+    simulation can be repeated. O(n² log n).
     """
 
     #: The member that holds the model; by default the first.
@@ -48,7 +49,7 @@ class Tsengine(Policy):
             raise PolicyError(text, field="arrivals", given=self.arrivals)
 
     def plan(self, view: View) -> Plan:
-        """Return the trees that the online scheduler's choices lead to, drawn by the seed and the view's time."""
+        """Return the trees that the online scheduler's choices lead to, drawn by the seed and the view's rates."""
         server = view.names[0] if self.server is None else self.server
         check_member(self, "server", server, view)
         arrivals = view.names if self.arrivals is None else tuple(self.arrivals)
@@ -56,7 +57,8 @@ class Tsengine(Policy):
             raise PolicyError(
                 f"tsengine: arrivals must name each member once: {', '.join(view.names)}", field="arrivals"
             )
-        coordinator = _Coordinator(view, random.Random(f"{self.seed} {view.at_s}"))
+        rates = [(pair, edge.rate_bps) for pair, edge in sorted(view.edges.items())]
+        coordinator = _Coordinator(view, random.Random(f"{self.seed} {rates}"))
         return self._plan(view, [Tree(server, coordinator.push(server, arrivals), coordinator.pull(server))])
 
 
