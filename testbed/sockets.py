@@ -64,8 +64,8 @@ def is_host(text: str) -> bool:
 def host_and_port(text: str, least: int = 1) -> tuple[str, int] | None:
     """Return the host and the port of a text `host:port`, or None for another text. `least` is the lowest port."""
     host, _, digits = text.rpartition(":")
-    port = port_of(digits)
-    return None if not host or not is_host(host) or port is None or port < least else (host.strip("[]"), port)
+    host, port = host.strip("[]"), port_of(digits)
+    return None if not host.strip() or not is_host(host) or port is None or port < least else (host, port)
 
 
 def port_of(text: str) -> int | None:

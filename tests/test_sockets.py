@@ -53,7 +53,10 @@ def test_one_without_a_folder_is_not_there(tmp_path: Path) -> None:
         ("paris.example:7000", ("paris.example", 7000)),
         ("[::1]:1", ("::1", 1)),
         ("h:65535", ("h", 65_535)),
-        *((text, None) for text in ("h", "h:", ":1", "h:0", "h:65536", "h:-1", "h:1x", "h:²", "a..b:1")),
+        *(
+            (text, None)
+            for text in ("h", "h:", ":1", "[]:1", "[:1", " :1", "h:0", "h:65536", "h:-1", "h:1x", "h:²", "a..b:1")
+        ),
     ],
 )
 def test_the_host_and_the_port_of_a_text(text: str, found: tuple[str, int] | None) -> None:

@@ -279,7 +279,8 @@ def test_a_second_controller_changes_nothing_in_the_directory_of_one_that_runs(t
 
 
 @pytest.mark.parametrize(
-    "address", ["tcp:host", "tcp::7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999", "tcp:a..b:1"]
+    "address",
+    ["tcp:host", "tcp::7000", "tcp:[]:7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999", "tcp:a..b:1"],
 )
 def test_an_invalid_controller_address_is_refused(address: str) -> None:
     with pytest.raises(sync.SyncError, match=r"unix:/path/of/the.sock"):

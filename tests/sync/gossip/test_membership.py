@@ -105,6 +105,7 @@ def test_a_member_with_another_secret_is_refused() -> None:
         ({"peers": {"b": "h:2"}, "token": "x"}, "add the address of a"),
         ({"peers": {"a": "h", "b": "h:2"}, "token": "x"}, "host:port"),
         ({"peers": {"a": "h..i:1", "b": "h:2"}, "token": "x"}, "host:port"),
+        ({"peers": {"a": "h:1", "b": "[]:2"}, "token": "x"}, "host:port"),
         ({"peers": {"a": f"h:{'1' * 5000}", "b": "h:2"}, "token": "x"}, "host:port"),
         ({"peers": {"a": "0.0.0.0:1", "b": "h:2"}, "token": "x"}, "reach a"),
         ({"peers": {"a": "h:1", "b c": "h:2"}, "token": "x"}, "b c"),
