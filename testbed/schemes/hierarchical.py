@@ -30,5 +30,5 @@ SCHEME = Scheme(
     options=HierarchicalOptions,
     exchange="all-reduce",
     planned=True,
-    source="GeoMX's HFA",
+    source="GeoMX's HFA, by our reading",
 )

@@ -2,8 +2,8 @@
 
 Each worker takes local steps by its speed; rounds are inside sites, and every few rounds among all.
 
-Source: the CPN framework, JICN 2025, 10.64509/jicn.12.39. FedNova: Wang et al. 2020, arXiv 2007.07481. FedProx: Li et
-al. 2020. DaSGD: Zhou et al. 2020, arXiv 2006.00441.
+Source: the CPN framework, JICN 2025, 10.64509/jicn.12.39, by our reading of its abstract.
+FedNova: Wang et al. 2020, arXiv 2007.07481. FedProx: Li et al. 2020. DaSGD: Zhou et al. 2020, arXiv 2006.00441.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SCHEME = Scheme(
     options=HybridOptions,
     exchange="all-reduce",
     planned=True,
-    source="the CPN framework, JICN 2025, 10.64509/jicn.12.39",
+    source="the CPN framework, JICN 2025, 10.64509/jicn.12.39, by our reading",
 )
 
 

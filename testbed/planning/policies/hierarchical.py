@@ -1,4 +1,8 @@
-"""Hierarchical, and HiPS: reduce inside each site first, then between sites."""
+"""Hierarchical, and HiPS: reduce inside each site first, then between sites.
+
+HiPS is GeoMX's hierarchical parameter server, and HFA is GeoMX's local training with rounds of two levels. Both are
+here by our reading [ours].
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from testbed.planning.view import View
 @register("hierarchical")
 @dataclass(frozen=True)
 class Hierarchical(Policy):
-    """Two levels, as in HiPS (GeoMX): members send to their site's gateway, gateways to one root gateway.
+    """Two levels, as in HiPS, by a rule of our own: members send to their site's gateway, gateways to one root gateway.
 
     A site's gateway is the member with the largest Σ over members elsewhere of min(c out, c in), with c the rates of
     the edges; the first one among equals. Gateways reach the root along their fastest paths over gateways (an edge
@@ -53,7 +57,7 @@ def _gateway(view: View, members: Sequence[str]) -> str:
 @register("hips")
 @dataclass(frozen=True)
 class Hips(Policy):
-    """The hierarchical parameter server of GeoMX: members push to their site's server, site servers to the global one.
+    """HiPS, by our reading of GeoMX: members push to their site's server, site servers to the global one.
 
     A site's server is its first member; the global server is the site server whose plan has the shortest predicted
     round. Both levels are stars, so sites that are not neighbours are reached over routed paths. O(s · n), s sites.

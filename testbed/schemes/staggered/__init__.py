@@ -58,7 +58,7 @@ SCHEME = Scheme(
     exchange="gossip",
     planned=True,
     synchronous=False,
-    source="the CPN framework, JICN 2025, 10.64509/jicn.12.39: redistribution in time",
+    source="the CPN framework, JICN 2025, 10.64509/jicn.12.39, by our reading: redistribution in time",
 )
 
 
