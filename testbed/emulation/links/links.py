@@ -204,7 +204,10 @@ class Links:
             return dict(self._in_force)
 
     def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:
-        """Return the seconds by which each replayed link's `last` newest rows that changed anything were late."""
+        """Return the seconds by which each replayed link's `last` newest rows that changed anything were late.
+
+        Rows that were due but never in force are among them once the queued rows have been dropped.
+        """
         with self._lock:
             return {name: list(late)[-last:] for name, late in self._late.items()}
 
@@ -246,11 +249,20 @@ class Links:
             self._apply([name])
 
     def _forget_queued(self, names: Iterable[str]) -> None:
-        """Drop the queued rows of links, after those that the shaper has put in force by then are recorded."""
+        """Drop the queued rows of links, after those that the shaper has put in force by then are recorded.
+
+        A row that was due before, and is not in force, is as late as it is now: the shaper put no more rows in force.
+        """
+        now = time.monotonic()
         if forgotten := [name for name in names if self._queued.get(name)]:
             self._shaper.apply({}, dict.fromkeys(forgotten, ()))
         self._collect()
         for name in forgotten:
+            before = self._in_force[name]
+            for due_s, _, state in self._queued[name]:
+                if due_s < now and state != before and name in self._late:
+                    self._late[name].append(now - due_s)
+                before = state
             self._queued[name].clear()
 
     def _queue_rows(self, name: str, rows: Rows) -> list[tuple[float, LinkState]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -119,6 +120,19 @@ def test_what_changes_nothing_is_not_applied(
     come(links, shaper, {"b->a": TRACE.rows[1], "a->b": None, "gone->b": TRACE.rows[1]})
     assert [*shaper.sent] == ["b->a"]
     assert [name for _, name, _ in seen] == ["a->b", "b->a", "b->a"]
+
+
+def test_a_row_that_was_due_and_never_came_is_late(links: Links, shaper: Recorder) -> None:
+    """The shaper stops without an error after the first row, which changes nothing."""
+    come(links, shaper, {"b->a": TRACE.rows[0]})
+    now = time.monotonic()
+    links.replay(
+        {"b->a": [(now + in_s, Row(0, rate)) for in_s, rate in ((-60, 2e6), (-30, 2e6), (-1, 3e6), (60, 4e6))]}
+    )
+    links.collect()
+    assert links.lateness() == {"b->a": []}
+    links.replay({}, replace_queued=True)
+    assert links.lateness()["b->a"] == pytest.approx([60, 1], abs=0.9)
 
 
 def test_a_link_without_a_trace_is_not_replayed(links: Links, shaper: Recorder) -> None:
