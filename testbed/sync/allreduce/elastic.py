@@ -109,7 +109,8 @@ class ElasticGroup:
         self._settings = settings
         self._tell = tell
         self._changed = threading.Condition()
-        #: The newest report of each loss (generation, peer, broken), and the last completed round at that time.
+        #: The newest report of each loss (generation, peer, broken), and the last completed round at that time. A
+        #: recovery drops those of generations that are over.
         self._losses: dict[tuple[int, str, bool], tuple[int, Lost]] = {}
         self._aborted: Abort | None = None
         self._orders: RecoveryOrders | None = None
@@ -321,6 +322,7 @@ class ElasticGroup:
                 self._generations.retire(group, drain=False)  # this member ended, or another one was lost meanwhile
             else:
                 self._generations.replace(group, message.roster)
+                self._losses = {key: loss for key, loss in self._losses.items() if key[0] >= plan.epoch}
                 self._orders, self._aborted = orders, None
             self._changed.notify_all()
 

@@ -185,3 +185,6 @@ def test_a_loss_is_reported_again_to_a_controller_that_is_back(silent: tuple[str
         assert isinstance(state, Rejoin) and losses == [lost]
         lose(elastic, silent)
         assert len(elastic.rejoin()) == 1, "the connections of the next generation are others"
+        assert not elastic._losses
+        elastic._report_lost(5, Loss("m0", "broken pipe"))
+        assert len(elastic.rejoin()) == 2
