@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import fcntl
 import ipaddress
-import json
 import logging
 import shutil
 import socket
@@ -41,6 +40,7 @@ from testbed.plugins import is_file
 from testbed.protocol import Job
 from testbed.schema import MOST_ROUND_TIMEOUT_S
 from testbed.sockets import CONTROLLER, Tls, host_and_port, port_of
+from testbed.telemetry.store import read_json
 
 log = logging.getLogger(__name__)
 
@@ -166,8 +166,11 @@ def _trainings(args: argparse.Namespace, names: Sequence[str], secret: str) -> I
 def _is_over(out: Path, elastic: bool) -> bool:
     """Return whether the training of a directory has ended. Members can go on with an `elastic` training only."""
     final = out / "final.json"
-    if final.exists() and json.loads(final.read_text())["state"] != "waiting":
-        return True
+    try:
+        if final.exists() and read_json(final)["state"] != "waiting":
+            return True
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{final}: not a training's outcome ({error!r}); remove it, or write another --out") from None
     return not elastic and (out / "epochs.json").exists()  # the training began, and its controller was killed
 
 

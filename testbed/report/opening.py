@@ -297,7 +297,7 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     if record.of_command:
         by_plans = [
             KeyFigure("rounds by plans", str(len(record.rounds)), text.count(len(record.members), "member")),
-            KeyFigure("median round", text.seconds(seconds["p50"]), text.count(swaps["plan"], "plan swap")),
+            KeyFigure("median round", text.seconds(seconds.get("p50")), text.count(swaps["plan"], "plan swap")),
         ]
         return [
             KeyFigure("run time of the command", took, "wall time"),
@@ -318,7 +318,7 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
             f"of {asked}" if asked and asked != rounds else text.count(len(record.members), "member"),
         ),
         KeyFigure("training time", took, "wall time"),
-        KeyFigure("median round", text.seconds(seconds["p50"]), f"95 % within {text.seconds(seconds['p95'])}"),
+        KeyFigure("median round", text.seconds(seconds.get("p50")), f"95 % within {text.seconds(seconds.get('p95'))}"),
         KeyFigure(
             "over the lower bound",
             text.times(sync.get("ratio_to_lower_bound")),

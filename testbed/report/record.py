@@ -202,7 +202,8 @@ class RunRecord(RunFiles):
     @cached_property
     def happened(self) -> tuple[Mapping[str, Any], ...]:
         """Events and steps of rates in order of time; from the raw records where the run left no summary."""
-        found = [*(self.summary["events"] if self.finished else self.events), *(one.to_event() for one in self.steps)]
+        events = self.summary.get("events", ()) if self.finished else self.events
+        found = [*events, *(one.to_event() for one in self.steps)]
         return tuple(sorted(found, key=lambda event: float(event["at_s"])))
 
     def _event_marks(self) -> Iterator[Mark]:

@@ -27,7 +27,16 @@ from testbed.api.subject import Subject
 from testbed.link import link_ends, link_name
 from testbed.report.link_states import Columns, StateLine, link_columns
 from testbed.report.record import site_of
-from testbed.report.run_files import CurveLine, EventLine, ManifestFields, NotARun, TimedLine, TrafficLine, fits
+from testbed.report.run_files import (
+    CurveLine,
+    EventLine,
+    ManifestFields,
+    NotARun,
+    TimedLine,
+    TrafficLine,
+    fits,
+    read_summary,
+)
 from testbed.schema import decode_lines
 from testbed.spec.errors import SpecError
 from testbed.spec.load import parse_yaml
@@ -90,7 +99,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     seconds = max([sampled_s, *(one["finished_s"] for one in rounds[-1:])])
     samples = _one_a_step(samples, seconds / steps)
     links = await_links()
-    summary, topologies = _whole(path / "summary.json") or {}, _topologies(manifest)
+    summary, topologies = read_summary(path), _topologies(manifest)
     own = str(manifest["spec"].get("topology"))
     first = next((topology for name, topology in topologies.items() if name.endswith(own)), {})
     # Programs without a controller report no rounds, nor do members whose run failed before the first.

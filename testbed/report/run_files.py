@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from testbed.plan import Plan
 from testbed.protocol import Report
 from testbed.report import text
 from testbed.report.link_states import StateLine
+from testbed.run.conclusion.summary_fields import check_summary
 from testbed.schema import ProtocolError, convert_to
 from testbed.telemetry.store import in_newest_format, read_json, read_lines
 
@@ -30,13 +31,44 @@ class NotARun(DetailedError, ValueError):
     exit_code = BAD_INPUT
 
 
-class ManifestFields(msgspec.Struct):
-    """The fields of a manifest that reports and pages read first. A manifest may lack some, and has others, too."""
+#: A Unix time up to the end of the year 9999, the last that calendars have.
+Moment = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 
-    spec: dict[str, Any] | None = None
+
+class SyncSpec(msgspec.Struct):
+    """The field that reports read of an experiment's `sync`."""
+
+    options: dict[str, Any] | None = None
+
+
+class SpecFields(msgspec.Struct):
+    """The fields that reports and pages read of a manifest's `spec`."""
+
+    train: dict[str, Any] | None = None
+    controller: dict[str, Any] | None = None
+    sync: SyncSpec | None = None
+
+
+class HostFields(msgspec.Struct):
+    """The fields that reports read of a manifest's `host`."""
+
+    memory_bytes: float | None = None
+    versions: dict[str, str] | None = None
+
+
+class ManifestFields(msgspec.Struct):
+    """The fields of a manifest that reports and pages read. A manifest may lack some, and has others, too."""
+
+    spec: SpecFields | None = None
     inputs: dict[str, str] | None = None
-    training_started_s: float | None = None
-    started_s: float | None = None
+    training_started_s: Moment | None = None
+    started_s: Moment | None = None
+    ended_s: Moment | None = None
+    host: HostFields | None = None
+    offload: bool | str | None = None
+    git_commit: str | None = None
+    added_workers: list[dict[str, Any]] | None = None
+    membership_events: list[dict[str, Any]] | None = None
 
 
 class TimedLine(msgspec.Struct, gc=False):
@@ -88,6 +120,25 @@ def fits(kind: type[msgspec.Struct], record: Mapping[str, Any]) -> bool:
         convert_to(kind, record)
         return True
     return False
+
+
+def read_summary(run: Path) -> Mapping[str, Any]:
+    """Return the summary of a run's directory; an empty one if the file is missing or damaged.
+
+    Raises:
+        NotARun: The file is another's than a run's: it is JSON, and no summary.
+    """
+    file = run / "summary.json"
+    try:
+        summary = read_json(file)
+    except (FileNotFoundError, ValueError):
+        return {}
+    try:
+        check_summary(summary)
+    except ProtocolError as error:
+        remedy = "give the directory as the run left it, or remove this file and see the run's other records"
+        raise NotARun(f"{file}: not the summary of a run ({error}); {remedy}", rule="json", file=file) from None
+    return in_newest_format(summary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +251,10 @@ class _Reader:
             ) from None
         except ValueError as error:
             raise NotARun(f"{file}: not JSON ({error}); {remedy}", rule="json", file=file) from error
-        if not isinstance(manifest, dict) or not fits(ManifestFields, manifest):
-            raise NotARun(f"{file}: not the manifest of a run; {remedy}", rule="json", file=file)
+        try:
+            convert_to(ManifestFields, manifest)
+        except ProtocolError as error:
+            raise NotARun(f"{file}: not the manifest of a run ({error}); {remedy}", rule="json", file=file) from None
         if "launch" in manifest and "spec" not in manifest:
             raise NotARun(
                 f"{self._path}: `testbed launch` of an earlier version wrote no records for a page; launch again",
@@ -211,12 +264,10 @@ class _Reader:
         return in_newest_format(manifest)
 
     def _summary(self) -> Mapping[str, Any]:
-        try:
-            summary = read_json(self._path / "summary.json")
-        except (FileNotFoundError, ValueError):
+        summary = read_summary(self._path)
+        if not summary:
             self._gaps.append("summary.json is missing or damaged")
-            return {}
-        return in_newest_format(summary) if isinstance(summary, dict) else {}
+        return summary
 
     def _zero(self, manifest: Mapping[str, Any], reports: tuple[Report, ...]) -> float:
         """Return when training began (Unix seconds), or the earliest known time of it."""

@@ -207,6 +207,16 @@ def test_a_controller_that_is_started_again_begins_with_a_training_that_is_not_o
     assert [out for _, out in islice(trainings, 2)] == [tmp_path / first, tmp_path / following]
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", "3"])
+def test_an_outcome_that_no_controller_wrote_is_refused_with_its_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "final.json").write_text(text)
+    args = standalone._parser().parse_args(
+        ["--members", "a,b", "--listen", "127.0.0.1:0", "--model-bytes", "1", "--out", str(tmp_path)]
+    )
+    with pytest.raises(ValueError, match=rf"{tmp_path}/final\.json: .*--out"):
+        next(standalone._trainings(args, ["a", "b"], "secret"))
+
+
 def refused(*changed: str, start: Callable[..., Popen[str] | ForkedProgram] = ForkedProgram, code: int = 2) -> str:
     """Return the errors of a controller that ends with `code`."""
     words = ["--members", "a,b", "--listen", "127.0.0.1:7000", "--model-bytes", "1", "--out", "/nonexistent", *changed]

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from testbed.errors import BAD_INPUT
+from testbed.report.opening import key_figures
 from testbed.report.record import RunRecord, site_of
 from testbed.report.recording import recording_of
 from testbed.report.run_files import NotARun
+from testbed.run.conclusion.baseline import NoSummary, read_summary
+from testbed.run.execute import Executed
+from testbed.run.sweep.comparison import figures_of
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, UP_S, build_run, without_plans
 
 pytestmark = pytest.mark.pure
@@ -170,7 +175,18 @@ def test_lines_with_wrong_fields_are_left_out_and_said(tmp_path: Path) -> None:
         assert getattr(record, part) == getattr(before, part)
 
 
-@pytest.mark.parametrize("wrong", [{"spec": []}, {"training_started_s": "noon"}, {"inputs": {"a.yaml": 1}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"spec": []},
+        {"spec": {"train": 3}},
+        {"training_started_s": "noon"},
+        {"started_s": 1e308},
+        {"inputs": {"a.yaml": 1}},
+        {"host": "x"},
+        {"git_commit": 3},
+    ],
+)
 def test_a_manifest_with_wrong_fields_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     run = build_run(tmp_path / "run", rounds=3)
     manifest = json.loads((run / "manifest.json").read_text())
@@ -181,6 +197,37 @@ def test_a_manifest_with_wrong_fields_is_refused(tmp_path: Path, wrong: dict[str
     with pytest.raises(NotARun) as caught:
         recording_of(run)
     assert caught.value.file == run
+
+
+WRONG_SUMMARIES: list[object] = [
+    [],
+    {"reasons": 3},
+    {"training": {"rounds": "many", "wall_seconds": 1.0}},
+    {"sync": {"seconds_per_round": {"p50": "fast"}}},
+    {"swaps": [3]},
+    {"events": [{"kind": "up"}]},
+    {"links": {"a->b": {"rate_error_pct": []}}},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_SUMMARIES, ids=json.dumps)
+def test_a_summary_with_wrong_fields_is_refused_by_all_that_read_it(tmp_path: Path, wrong: object) -> None:
+    file = build_run(tmp_path / "run", rounds=3) / "summary.json"
+    summary = json.loads(file.read_text())
+    file.write_text(json.dumps(summary | wrong if isinstance(wrong, dict) else wrong))
+    readers = (RunRecord.read, recording_of, read_summary, lambda run: figures_of(Executed(True, "trusted", run)))
+    for reads in readers:
+        with pytest.raises((NotARun, NoSummary)) as caught:
+            reads(file.parent)
+        assert str(file) in str(caught.value) and caught.value.exit_code == BAD_INPUT
+
+
+def test_a_finished_run_s_summary_may_lack_any_section_but_training(tmp_path: Path) -> None:
+    file = build_run(tmp_path / "run", rounds=20) / "summary.json"
+    summary = json.loads(file.read_text())
+    file.write_text(json.dumps({name: summary[name] for name in ("verdict", "reasons", "training")}))
+    record = RunRecord.read(file.parent)
+    assert record.finished and key_figures(record) and {event["kind"] for event in record.happened} <= {"drop", "rise"}
 
 
 def test_sites_are_in_workers_names() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import BAD_INPUT
+from testbed.run.conclusion.summary_fields import check_summary
 from testbed.trace.text import MOST_BYTES, text_of
 
 Summary = Mapping[str, Any]
@@ -28,9 +29,8 @@ def read_summary(file: Path) -> Summary:
     file = file / "summary.json" if file.is_dir() else file
     remedy = "write instead: the summary.json of a finished run, or its directory"
     try:
-        summary = json.loads(text_of(file, MOST_BYTES))
-        if not isinstance(summary, dict) or not isinstance(summary["verdict"], str) or "reasons" not in summary:
-            raise ValueError("it has no verdict")
+        summary: Summary = json.loads(text_of(file, MOST_BYTES))
+        check_summary(summary)
         round_seconds(summary)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise NoSummary(f"{file}: not a run's summary: {error}\n    {remedy}") from None

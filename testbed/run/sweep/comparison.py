@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from testbed.run.conclusion.baseline import read_summary
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, Point
 from testbed.schema import decode_lines
@@ -90,8 +91,8 @@ class Comparison:
 
 
 def figures_of(run: Executed) -> dict[str, float | None]:
-    """Return the figures of a finished run."""
-    return figures_in(read_json(run.directory / "summary.json"))
+    """Return the figures of a finished run. Raises NoSummary if its summary was replaced or damaged meanwhile."""
+    return figures_in(read_summary(run.directory))
 
 
 def figures_in(summary: Mapping[str, Any]) -> dict[str, float | None]:
