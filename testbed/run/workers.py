@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from docker.errors import APIError, NotFound
+from docker.errors import APIError, ImageNotFound, NotFound
 
 from testbed.controller.model.spec import Newcomer
 from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError, explained
@@ -108,11 +108,14 @@ class Workers:
         Raises:
             RunFailed: A container ended at once.
             CannotRun: The engine can't give a container the limits that its site declares.
+            ImageNotFound: The worker image was removed since it was looked up.
         """
         try:
             self._testbed.start(self._fleet, self._requests.values())
         except ContainerDied as error:
             raise RunFailed(str(error)) from error
+        except ImageNotFound:
+            raise
         except APIError as error:
             raise CannotRun(f"{explained(error)}. Check the limits (cpus, memory, gpus) of the sites") from error
 

@@ -8,16 +8,19 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
-from docker.errors import APIError, NotFound
+from docker.errors import APIError, ImageNotFound, NotFound
 from requests import ConnectionError, Response
 
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.errors import ending_of
 from testbed.emulation.testbed import Testbed
+from testbed.errors import CANNOT
 from testbed.run import workers
 from testbed.run.directory import RunDirectory
-from testbed.run.errors import RunFailed
+from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.jobs import Jobs
 from testbed.run.watchdog import Watchdog
 from testbed.run.workers import LONGEST_PAUSE_S, MOST_RESTARTS, STEADY_S, RestartBackoff, Workers
@@ -89,6 +92,26 @@ def test_one_that_is_dead_already_can_be_killed(tmp_path: Path, status: int) -> 
     crew.kill("lima-w0")
     with pytest.raises(APIError):
         crew.kill("lima-w0")
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("wrong", "said", "not_said"),
+    [
+        (refusal(500), "Check the limits", "Call the command again"),
+        (ImageNotFound("No such image: testbed-worker:1"), "Call the command again", "limits"),
+    ],
+)
+def test_an_engine_that_starts_no_container_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: APIError, said: str, not_said: str
+) -> None:
+    crew = crew_of(StandIn(), tmp_path)
+    monkeypatch.setattr(crew, "_testbed", SimpleNamespace(start=Mock(side_effect=wrong)))
+    with pytest.raises((CannotRun, ImageNotFound)) as caught:
+        crew.start()
+    code, text = ending_of(caught.value)
+    assert code == CANNOT
+    assert said in text and not_said not in text
 
 
 @pytest.mark.local

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from docker.errors import APIError, DockerException, NotFound, StreamParseError
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound, StreamParseError
 from docker.utils.config import load_general_config
 from docker.utils.proxy import ProxyConfig
 from requests import PreparedRequest, Response
@@ -150,6 +150,9 @@ def explained(error: BaseException) -> EngineError:
     """Turn an error of ENGINE_ERRORS into an EngineError that says what to do."""
     if isinstance(error, EngineError):
         return error
+    if isinstance(error, ImageNotFound):
+        what = f"An image was removed from the Docker engine at {address()} meanwhile"
+        return EngineError(f"{what}: {error.explanation or error}. Call the command again: it builds what is missing")
     if isinstance(error, APIError):
         return EngineError(f"The Docker engine at {address()} refused a request: {error.explanation or error}")
     if isinstance(error, DockerException):

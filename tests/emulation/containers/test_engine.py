@@ -29,6 +29,7 @@ ERRORS = [
     docker.errors.DockerException("x"),
     docker.errors.APIError("x"),
     docker.errors.NotFound("x"),
+    docker.errors.ImageNotFound("x"),
     docker.errors.NullResource("x"),
     docker.errors.InvalidVersion("x"),
     docker.errors.BuildError("x", iter(())),
@@ -52,6 +53,14 @@ def test_each_error_of_a_client_is_the_machines(error: Exception) -> None:
     code, text = ending_of(error)
     assert code == CANNOT
     assert text.endswith("and then something else")
+
+
+@pytest.mark.pure
+def test_an_image_that_was_removed_meanwhile_is_named_with_what_to_do() -> None:
+    why = "No such image: testbed-worker:1"
+    code, text = ending_of(docker.errors.ImageNotFound("404", explanation=why))
+    assert code == CANNOT
+    assert why in text and "Call the command again" in text
 
 
 @pytest.mark.pure
