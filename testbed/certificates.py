@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -56,7 +57,7 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
 
     Raises:
         CertificateError: A member has the controller's name, or the authority can't be read, or its certificate is
-            missing where `folder` has certificates by it.
+            missing where `folder` has certificates by it, or another authority signed a certificate.
         ProtocolError: A name is not allowed for a member.
         OSError: The files can't be written.
     """
@@ -67,10 +68,16 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
             raise CertificateError(f"the controller's certificate has the name {name!r}; give the member another name")
     with new_folder(folder, 0o700):
         authority = _authority(folder)
-        for name in names:
+        found = {name: _unexpired(folder / name / CERTIFICATE) for name in names}
+        if foreign := [name for name, one in found.items() if one is not None and not authority.has_signed(one)]:
+            listed = " ".join(str(folder / name) for name in foreign)
+            raise CertificateError(
+                f"{folder / AUTHORITY} did not sign the certificates in {listed}, so their machines would refuse those "
+                "that it signs. Put the earlier authority back with its key, or remove these folders: they are made "
+                "again, to be copied to their machines"
+            )
+        for name in [name for name, one in found.items() if one is None]:
             own = folder / name
-            if _is_valid(own / CERTIFICATE):
-                continue
             with new_folder(own, 0o700):
                 for file, text in authority.files(name).items():
                     write_text(own / file, text, mode=0o600 if file == KEY else 0o666)
@@ -90,6 +97,14 @@ def make_host_certificates(addresses: Mapping[str, str]) -> dict[str, dict[str, 
 class _Authority:
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+
+    def has_signed(self, certificate: x509.Certificate) -> bool:
+        """Return whether this authority signed a certificate."""
+        try:
+            certificate.verify_directly_issued_by(self.certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
 
     def files(self, name: str, *beside: x509.GeneralName) -> dict[str, str]:
         """Return the texts of a machine's files by file name. The certificate is last: a folder with it is complete.
@@ -137,12 +152,13 @@ def _authority(folder: Path) -> _Authority:
     return _Authority(certificate, loaded)
 
 
-def _is_valid(file: Path) -> bool:
-    """Return whether the file is a certificate that has not expired."""
+def _unexpired(file: Path) -> x509.Certificate | None:
+    """Return the certificate in a file; None if the file is missing or holds none, or the certificate has expired."""
     try:
-        return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc > datetime.now(UTC)
+        found = x509.load_pem_x509_certificate(file.read_bytes())
     except (FileNotFoundError, ValueError):
-        return False
+        return None
+    return found if found.not_valid_after_utc > datetime.now(UTC) else None
 
 
 def _builder(

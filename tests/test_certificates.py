@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
 import stat
@@ -148,6 +149,22 @@ def test_a_lost_authority_is_not_replaced_beside_its_certificates(tmp_path: Path
     with pytest.raises(CertificateError, match=AUTHORITY):
         made(tmp_path, "paris", "tokyo")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.pure
+def test_a_certificate_of_a_replaced_authority_is_said_before_any_is_made(tmp_path: Path) -> None:
+    for authority in ("one", "other"):
+        made(tmp_path / authority, "paris")
+    folder = tmp_path / "one"
+    for name in (AUTHORITY, "authority.key"):
+        (folder / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(CertificateError, match=f"{folder / 'controller'} {folder / 'paris'},.* remove these folders"):
+        made(folder, "tokyo", "paris")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    for name in ("controller", "paris"):
+        shutil.rmtree(folder / name)
+    assert made(folder, "tokyo", "paris", "paris") == ["controller", "tokyo", "paris"]
 
 
 @pytest.mark.pure
