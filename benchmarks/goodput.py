@@ -10,11 +10,13 @@ systems with the same seed: a member is killed and started again, stopped for 0.
 a link has a tenth of its rate for 20 s. No fault strikes the first member or the one that the others reach best, since
 rendezvous, torchft's lighthouse, hivemind's first address and Decoupled DiLoCo's syncer live there.
 
-A sample counts when the round that it went into is over at its member, whichever member that is. Samples of a round
-that was lost or discarded do not count, and those of steps that torchrun's workers repeat from a checkpoint count once.
-So a dead member adds no samples. The loss is over the test set, at the number of samples that the run with faults
-reached last, against the run without. For systems whose members reduce in rounds here, 1,024 elements of each
-contribution and each mean are recorded, and the checker of `tests.chaos` looks for wrong means in them.
+A sample counts when the round that it went into is over at its member, whichever member that is. Of a round that is
+under way as the time ends, and over within 20 s more, the part of its samples counts that its time has in the cell's.
+Samples of a round that was lost or discarded do not count, and those of steps that torchrun's workers repeat from a
+checkpoint count once. So a dead member adds no samples. The loss is over the test set, at the number of samples that
+the run with faults reached last, against the run without. For systems whose members reduce in rounds here, 1,024
+elements of each contribution and each mean are recorded, and the checker of `tests.chaos` looks for wrong means in
+them.
 
 Cells are kept in runs/benchmark-goodput.json and not measured again, unless they failed. Their run directories stay
 below runs/benchmark-goodput. hivemind and torchft are not installed with the rest: `--python` names an interpreter that
@@ -77,6 +79,8 @@ SITES = 6
 
 #: From the start until all members train: sixteen interpreters load PyTorch on two processors, and meet over the WAN.
 START_S = 180.0
+#: How long a cell's last rounds may end after its time. Whole rounds of sixteen steps are too coarse to measure a part.
+AFTER_S = 20.0
 #: From Ctrl-C until a run has ended and removed everything.
 END_S = 120.0
 LOOK_S = 0.05
@@ -173,7 +177,7 @@ def measure(cell: Cell, _: ForkServer | None, *, python: str) -> dict[str, Any]:
                 planned = drawn(cell.seed, struck, list(topology.links), seconds, began_s) if cell.faulty else []
                 nemesis = Nemesis(replace(case, faults=tuple(planned)), Targets(running, names, (), None))
                 injections = nemesis.injections
-                while time.time() < began_s + seconds and running.process.poll() is None:
+                while time.time() < began_s + seconds + AFTER_S and running.process.poll() is None:
                     nemesis.look()
                     time.sleep(LOOK_S)
             early = running.process.poll() is not None
@@ -276,12 +280,14 @@ def told_lines(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[str, Any]:
-    """Return the figures of the rounds that were over within the time. Each round of a member counts once.
+    """Return the figures of the rounds within the time. Each round of a member counts once.
+
+    A member's round that ends after the time counts by the part from its round before, or the beginning, to the end.
 
     Members that began before the last one may have trained already. Their rounds until `began_s` are a part of the
     curve, since the model has learned from their samples, and of no other figure.
 
-    `late` is the part of the rounds with steps that took longer than declared.
+    `late` is the part of the rounds with steps that took longer than declared, of those that ended in the time.
     `curve` has (samples of all members, mean of the members' newest losses) at each evaluation.
     """
     counted: dict[tuple[str, int], float] = {}
@@ -289,9 +295,14 @@ def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[
     losses: dict[str, float] = {}
     late: list[bool] = []
     curve: list[tuple[float, float]] = []
+    newest_s: dict[str, float] = {}
+    end_s, rest = began_s + seconds, 0.0
     for its in sorted(rounds, key=lambda its: its.at_s):
-        if its.at_s > began_s + seconds:
-            break
+        before_s = max(newest_s.get(its.member, began_s), began_s)
+        newest_s[its.member] = its.at_s
+        if its.at_s > end_s:
+            rest += max(end_s - before_s, 0.0) / (its.at_s - before_s) * (its.samples or 0.0)
+            continue
         if its.samples is None:
             counted = {key: value for key, value in counted.items() if key[0] != its.member or key[1] <= its.number}
             curve = [point for point in curve if point[0] <= sum(counted.values())]
@@ -302,7 +313,7 @@ def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[
         if its.loss is not None:
             losses[its.member] = its.loss
             curve.append((sum(counted.values()), mean(losses.values())))
-    total = sum(samples for key, samples in counted.items() if over_s[key] > began_s)
+    total = rest + sum(samples for key, samples in counted.items() if over_s[key] > began_s)
     return {"samples": total, "samples_per_s": total / seconds, "curve": curve, "late": mean(late or [0.0])}
 
 

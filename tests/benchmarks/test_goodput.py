@@ -41,7 +41,7 @@ def test_each_system_has_sixteen_members(system: str, tmp_path: Path) -> None:
 
 def test_a_round_counts_once_in_the_time_and_one_that_was_undone_does_not() -> None:
     rounds = [Round(10.0 + number, "all", number, 8.0, 4.0 - number) for number in (1, 2, 3)]
-    rounds += [Round(14.0, "all", 1, None), Round(15.0, "all", 2, 8.0, 1.5), Round(99.0, "all", 3, 8.0)]
+    rounds += [Round(14.0, "all", 1, None), Round(15.0, "all", 2, 8.0, 1.5)]
     assert figures_of(rounds, 10.0, 20.0) == {
         **{"samples": 16.0, "samples_per_s": 0.8, "late": 0.0},
         "curve": [(8.0, 3.0), (16.0, 1.5)],
@@ -54,6 +54,11 @@ def test_a_round_before_all_members_train_counts_in_the_curve_alone() -> None:
         **{"samples": 8.0, "samples_per_s": 0.4, "late": 0.0},
         "curve": [(8.0, 4.0), (24.0, 3.0)],
     }
+
+
+def test_a_round_under_way_at_the_end_counts_by_the_part_of_its_time() -> None:
+    rounds = [Round(14.0, "a", 1, 8.0), Round(24.0, "a", 2, 8.0), Round(34.0, "a", 3, 8.0), Round(25.0, "b", 1, 9.0)]
+    assert figures_of(rounds, 10.0, 10.0)["samples"] == pytest.approx(8.0 + 0.6 * 8.0 + 9.0 * 10 / 15)
 
 
 def test_losses_are_compared_at_as_many_samples() -> None:

@@ -15,8 +15,9 @@ EVERY, OUTER, MOMENTUM = 16, 0.7, 0.9
 QUORUM = MEMBERS // 2
 #: The steps from one checkpoint of torchrun's workers to the next.
 CHECKPOINT_EVERY = 10
-#: Rounds from one evaluation to the next, of systems with local steps and of those without.
-EVALUATE_ROUNDS, EVALUATE_STEPS = 1, 5
+#: Rounds from one evaluation to the next, of systems with local steps and of those without. An evaluation takes 3 to
+#: 9 s beside fifteen members that compute, and the others wait for it.
+EVALUATE_ROUNDS, EVALUATE_STEPS = 4, 20
 #: The member that reports a round for all members.
 TOGETHER = "all"
 #: The variable with the run's seed, and the one with the file of the checkpoint.
