@@ -159,7 +159,7 @@ def test_a_certificate_of_a_replaced_authority_is_said_before_any_is_made(tmp_pa
     for name in (AUTHORITY, "authority.key"):
         (folder / name).write_bytes((tmp_path / "other" / name).read_bytes())
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(CertificateError, match=f"{folder / 'controller'} {folder / 'paris'},.* remove these folders"):
+    with pytest.raises(CertificateError, match=f"{folder / 'controller'} {folder / 'paris'},"):
         made(folder, "tokyo", "paris")
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     for name in ("controller", "paris"):
