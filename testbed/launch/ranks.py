@@ -113,25 +113,12 @@ def agent_words(command: Sequence[str]) -> Sequence[str] | None:
     if PYTHON.fullmatch(program):
         return _agent_of_python(options)
     if program in SHELLS:
-        found = map(agent_words, _simple_commands(next(_scripts(options), "")))
+        scripts = (after for option, after in pairwise(options) if re.fullmatch(r"-[a-z]*c", option))
+        found = map(agent_words, _simple_commands(next(scripts, "")))
         return next((words for words in found if words is not None), None)
     if program in WRAPPERS:
         return _agent_of_wrapper(options)
     return None
-
-
-def all_words(command: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command. If a shell is among them, yield also the words of its script (`bash -c "…"`)."""
-    yield from command
-    if any(word.rpartition("/")[2] in SHELLS for word in command):
-        for script in _scripts(command):
-            for each in _simple_commands(script):
-                yield from all_words(each)
-
-
-def _scripts(options: Sequence[str]) -> Iterator[str]:
-    """Yield the word after each option like a shell's `-c`."""
-    return (after for option, after in pairwise(options) if re.fullmatch(r"-[a-z]*c", option))
 
 
 def _agent_of_python(options: Sequence[str]) -> Sequence[str] | None:

@@ -30,7 +30,7 @@ from testbed.plugins import is_file
 from testbed.run.directory import RUNS, give_back, point_latest_at
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
-from testbed.run.sweep.planned_run import PlannedRun, command_words, program_files
+from testbed.run.sweep.planned_run import PlannedRun, program_files
 from testbed.run.sweep.sweep import Watcher
 from testbed.scaleout.node import LABEL, RESOURCE, RUN_LABEL, SCRATCH, connected, end_runs, hosts_alive, read
 from testbed.spec.errors import Fault, SpecError
@@ -266,7 +266,8 @@ def _check_current_folder(experiment: Experiment) -> None:
     program = experiment.spec.program
     if program is None or not program.on_host:
         return
-    named = [*map(Path, command_words(experiment)), *filter(None, [program.scheme_file(experiment.file.parent)])]
+    words = (word for command in program.commands(experiment.topology).values() for word in command)
+    named = [*map(Path, words), *filter(None, [program.scheme_file(experiment.file.parent)])]
     if here := sorted({str(each) for each in named if not each.is_absolute() and holds(each.is_file)}):
         rule = f"with `--on ray`, the command starts in an empty folder of its host, without {', '.join(here)}"
         remedy = "no `on_host`, since containers get the files; or paths at which each host has them"

@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 
 from testbed.emulation.containers.program_image import digests_of
-from testbed.launch.ranks import all_words
 from testbed.run.assignments import check_policy
 from testbed.schemes import is_file
 from testbed.spec.errors import Fault, SpecError
@@ -125,13 +124,6 @@ def _values(experiment: Experiment) -> dict[str, Any]:
     return values
 
 
-def command_words(experiment: Experiment) -> set[str]:
-    """Return the words of an experiment's commands, with those of a shell's script; empty if no command trains."""
-    program = experiment.spec.program
-    commands = {} if program is None else program.commands(experiment.topology)
-    return {word for command in commands.values() for word in all_words(command)}
-
-
 def program_files(experiment: Experiment) -> Iterator[Path]:
     """Yield the files that an experiment's command names, in the folder where the command starts.
 
@@ -141,7 +133,8 @@ def program_files(experiment: Experiment) -> Iterator[Path]:
     if program is None:
         return
     files = Path.cwd() if program.on_host else (experiment.file.parent / program.files).resolve()
-    for file in (files / word for word in sorted(command_words(experiment))):
+    words = {word for command in program.commands(experiment.topology).values() for word in command}
+    for file in (files / word for word in sorted(words)):
         if holds(file.is_file) and file.resolve().is_relative_to(files):  # containers see no other files
             yield file
 
