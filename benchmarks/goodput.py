@@ -10,10 +10,10 @@ systems with the same seed: a member is killed and started again, stopped for 0.
 a link has a tenth of its rate for 20 s. No fault strikes the first member or the one that the others reach best, since
 rendezvous, torchft's lighthouse, hivemind's first address and Decoupled DiLoCo's syncer live there.
 
-A sample counts when the round that it went into is over at its member, whichever member that is. Of a round that is
-under way as the time ends, and over within 20 s more, the part of its samples counts that its time has in the cell's.
-Samples of a round that was lost or discarded do not count, and those of steps that torchrun's workers repeat from a
-checkpoint count once. So a dead member adds no samples. The loss is over the test set, at the number of samples that
+A sample counts when the round that it went into is over at its member, whichever member that is. A round under way at
+the cell's beginning or end, and over within 20 s more, counts by the share of its duration that lies within the cell's
+time. Samples of a round that was lost or discarded do not count, and those of steps that torchrun's workers repeat from
+a checkpoint count once. So a dead member adds no samples. The loss is over the test set, at the number of samples that
 the run with faults reached last, against the run without. For systems whose members reduce in rounds here, 1,024
 elements of each contribution and each mean are recorded, and the checker of `tests.chaos` looks for wrong means in
 them.
@@ -79,7 +79,7 @@ SITES = 6
 
 #: From the start until all members train: sixteen interpreters load PyTorch on two processors, and meet over the WAN.
 START_S = 180.0
-#: How long a cell's last rounds may end after its time. Whole rounds of sixteen steps are too coarse to measure a part.
+#: How long a cell's last rounds may end after its time. Whole rounds are too coarse: a cell of 180 s has a dozen.
 AFTER_S = 20.0
 #: From Ctrl-C until a run has ended and removed everything.
 END_S = 120.0
@@ -282,7 +282,8 @@ def told_lines(directory: Path) -> Iterator[dict[str, Any]]:
 def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[str, Any]:
     """Return the figures of the rounds within the time. Each round of a member counts once.
 
-    A member's round that ends after the time counts by the part from its round before, or the beginning, to the end.
+    A round under way at the beginning or the end counts by the share of its duration that lies within the time. It
+    began as the member's previous round ended, or at `began_s`.
 
     Members that began before the last one may have trained already. Their rounds until `began_s` are a part of the
     curve, since the model has learned from their samples, and of no other figure.
@@ -291,29 +292,35 @@ def figures_of(rounds: Iterable[Round], began_s: float, seconds: float) -> dict[
     `curve` has (samples of all members, mean of the members' newest losses) at each evaluation.
     """
     counted: dict[tuple[str, int], float] = {}
-    over_s: dict[tuple[str, int], float] = {}
+    within: dict[tuple[str, int], float] = {}
+    newest_s: dict[str, float] = {}
     losses: dict[str, float] = {}
     late: list[bool] = []
     curve: list[tuple[float, float]] = []
-    newest_s: dict[str, float] = {}
-    end_s, rest = began_s + seconds, 0.0
+    end_s = began_s + seconds
     for its in sorted(rounds, key=lambda its: its.at_s):
-        before_s = max(newest_s.get(its.member, began_s), began_s)
-        newest_s[its.member] = its.at_s
-        if its.at_s > end_s:
-            rest += max(end_s - before_s, 0.0) / (its.at_s - before_s) * (its.samples or 0.0)
-            continue
+        if its.at_s > end_s + AFTER_S:
+            break
+        start_s, newest_s[its.member] = newest_s.get(its.member, began_s), its.at_s
         if its.samples is None:
-            counted = {key: value for key, value in counted.items() if key[0] != its.member or key[1] <= its.number}
-            curve = [point for point in curve if point[0] <= sum(counted.values())]
+            if its.at_s <= end_s:
+                counted, within = (
+                    {key: value for key, value in of.items() if key[0] != its.member or key[1] <= its.number}
+                    for of in (counted, within)
+                )
+                curve = [point for point in curve if point[0] <= sum(counted.values())]
             continue
-        counted[its.member, its.number], over_s[its.member, its.number] = its.samples, its.at_s
+        inside_s = min(its.at_s, end_s) - max(start_s, began_s)
+        within[its.member, its.number] = its.samples * inside_s / (its.at_s - start_s) if inside_s > 0 else 0.0
+        if its.at_s > end_s:
+            continue
+        counted[its.member, its.number] = its.samples
         if its.at_s > began_s:
             late.append(its.late)
         if its.loss is not None:
             losses[its.member] = its.loss
             curve.append((sum(counted.values()), mean(losses.values())))
-    total = rest + sum(samples for key, samples in counted.items() if over_s[key] > began_s)
+    total = sum(within.values())
     return {"samples": total, "samples_per_s": total / seconds, "curve": curve, "late": mean(late or [0.0])}
 
 

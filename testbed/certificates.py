@@ -68,16 +68,18 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
             raise CertificateError(f"the controller's certificate has the name {name!r}; give the member another name")
     with new_folder(folder, 0o700):
         authority = _authority(folder)
-        found = {name: _unexpired(folder / name / CERTIFICATE) for name in names}
-        if foreign := [name for name, one in found.items() if one is not None and not authority.has_signed(one)]:
-            listed = " ".join(str(folder / name) for name in foreign)
+        valid = {file.parent: one for file in sorted(folder.glob(f"*/{CERTIFICATE}")) if (one := _unexpired(file))}
+        if foreign := [own for own, certificate in valid.items() if not authority.has_signed(certificate)]:
+            listed = " ".join(map(str, foreign))
             raise CertificateError(
                 f"{folder / AUTHORITY} did not sign the certificates in {listed}, so their machines would refuse those "
-                "that it signs. Put the earlier authority back with its key, or remove these folders: they are made "
-                "again, to be copied to their machines"
+                "that it signs. Put the earlier authority back with its key, or remove these folders, name their "
+                "members here, and copy what is made to their machines"
             )
-        for name in [name for name, one in found.items() if one is None]:
+        for name in dict.fromkeys(names):
             own = folder / name
+            if own in valid:
+                continue
             with new_folder(own, 0o700):
                 for file, text in authority.files(name).items():
                     write_text(own / file, text, mode=0o600 if file == KEY else 0o666)
@@ -153,10 +155,10 @@ def _authority(folder: Path) -> _Authority:
 
 
 def _unexpired(file: Path) -> x509.Certificate | None:
-    """Return the certificate in a file; None if the file is missing or holds none, or the certificate has expired."""
+    """Return the certificate in a file; None if the file holds none, or the certificate has expired."""
     try:
         found = x509.load_pem_x509_certificate(file.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except ValueError:
         return None
     return found if found.not_valid_after_utc > datetime.now(UTC) else None
 

@@ -64,7 +64,7 @@ def test_each_end_knows_the_other_by_name(tmp_path: Path) -> None:
 @pytest.mark.local
 def test_a_certificate_of_another_authority_is_refused_in_both_directions(tmp_path: Path) -> None:
     for authority in ("one", "other"):
-        made(tmp_path / authority, "paris")
+        made(tmp_path / authority, "paris", "quito")
     ours, theirs = Tls(tmp_path / "one" / "paris"), Tls(tmp_path / "other" / "paris")
     for calls, answers in ((ours, theirs), (theirs, ours)):
         with pytest.raises(ssl.SSLError):
@@ -159,10 +159,10 @@ def test_a_certificate_of_a_replaced_authority_is_said_before_any_is_made(tmp_pa
     for name in (AUTHORITY, "authority.key"):
         (folder / name).write_bytes((tmp_path / "other" / name).read_bytes())
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(CertificateError, match=f"{folder / 'controller'} {folder / 'paris'},"):
+    with pytest.raises(CertificateError, match=f"{folder / 'controller'} {folder / 'paris'} {folder / 'quito'},"):
         made(folder, "tokyo", "paris")
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    for name in ("controller", "paris"):
+    for name in ("controller", "paris", "quito"):
         shutil.rmtree(folder / name)
     assert made(folder, "tokyo", "paris", "paris") == ["controller", "tokyo", "paris"]
 

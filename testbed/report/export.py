@@ -106,7 +106,7 @@ def _spans(record: RunRecord) -> Iterator[Span]:
         figures = {"epoch": one.epoch, "lost_updates": one.lost, "duplicated_updates": one.duplicated}
         yield Span(f"round {one.number}", one.entered_s, one.finished_s, figures)
     for number, swap in enumerate(record.summary.get("swaps", ())):
-        if swap.get("active_s") is not None:
+        if swap.get("active_s") is not None and swap.get("requested_s") is not None:
             began_s, ended_s = (record.zero_s + swap[moment] for moment in ("requested_s", "active_s"))
             pause = {} if swap.get("pause_ms") is None else {"pause_ms": float(swap["pause_ms"])}
             yield Span(f"{swap['kind']} swap {number}", began_s, ended_s, {"kind": swap["kind"], **pause})

@@ -179,7 +179,7 @@ class RunRecord(RunFiles):
                 if swap.get("active_s") is None:
                     continue
                 if swap["kind"] == "plan":
-                    yield Mark(swap["active_s"], "plan", f"plan {swap['epoch']}")
+                    yield Mark(swap["active_s"], "plan", f"plan {swap.get('epoch')}")
                 else:
                     yield Mark(swap["active_s"], "network", "network swap")
             return

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from testbed.protocol import Report
 from testbed.report import text
 from testbed.report.link_states import StateLine
 from testbed.run.conclusion.summary_fields import check_summary
-from testbed.schema import ProtocolError, convert_to
+from testbed.schema import Moment, ProtocolError, convert_to
 from testbed.telemetry.store import in_newest_format, read_json, read_lines
 
 F = TypeVar("F", bound="RunFiles")
@@ -29,10 +29,6 @@ class NotARun(DetailedError, ValueError):
     """The given folder was not written by a run."""
 
     exit_code = BAD_INPUT
-
-
-#: A Unix time up to the end of the year 9999, the last that calendars have.
-Moment = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 
 
 class SyncSpec(msgspec.Struct):
@@ -126,12 +122,12 @@ def read_summary(run: Path) -> Mapping[str, Any]:
     """Return the summary of a run's directory; an empty one if the file is missing or damaged.
 
     Raises:
-        NotARun: The file is another's than a run's: it is JSON, and no summary.
+        NotARun: The file is JSON, but not the summary of a run.
     """
     file = run / "summary.json"
     try:
         summary = read_json(file)
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return {}
     try:
         check_summary(summary)

@@ -52,9 +52,9 @@ def swaps(record: RunRecord, score: Score | None) -> Table | None:
     rows: list[Sequence[Cell | str]] = []
     for swap in _swaps(record):
         lost, doubled = swap.get("lost_updates"), swap.get("duplicated_updates")
-        name = f"plan {swap['epoch']}" if swap["kind"] == "plan" else "network"
+        name = f"plan {swap.get('epoch')}" if swap["kind"] == "plan" else "network"
         asked, active, pause = swap.get("requested_s"), swap.get("active_s"), swap.get("pause_ms")
-        own = scores.get(swap["epoch"]) if swap["kind"] == "plan" else None
+        own = scores.get(swap.get("epoch")) if swap["kind"] == "plan" else None
         saved = (own.promised, own.brought) if own else (None, None)
         rows.append(
             (
@@ -131,7 +131,7 @@ def links(record: RunRecord) -> Table | None:
                 f"{median(map(abs, estimated[link].off)) * 100:.1f}" if link in estimated else text.UNKNOWN,
                 _error(
                     found.get("rate_error_pct"),
-                    rate_limit and rate_limit * 100 + found.get("rate_resolution_pct", 0.0),
+                    rate_limit and rate_limit * 100 + (found.get("rate_resolution_pct") or 0.0),
                     "{:+.2f}",
                 ),
                 _error(found.get("rtt_error_ms"), rtt_limit and rtt_limit * 1e3, "{:+.2f}"),

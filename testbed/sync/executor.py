@@ -32,8 +32,8 @@ def start(thread: threading.Thread) -> None:
 def weakly(method: Callable[P, T]) -> Callable[P, T | None]:
     """Return a function that calls a bound method. It returns None after the method's object is gone.
 
-    With it, the parts of an object call the object without a cycle of references. Python's collector looks at old
-    cycles seldom. A member kept the groups of ended generations until then, some 80 KB for each lost member.
+    With it, the parts of an object call the object without a cycle of references. Python collects old cycles rarely,
+    so ended groups stayed in memory: 80 KB for each lost member.
     """
     reference = WeakMethod(method)
 

@@ -49,15 +49,16 @@ def test_a_round_counts_once_in_the_time_and_one_that_was_undone_does_not() -> N
 
 
 def test_a_round_before_all_members_train_counts_in_the_curve_alone() -> None:
-    rounds = [Round(9.0, "a", 1, 8.0, 4.0, late=True), Round(10.0, "b", 1, 8.0), Round(12.0, "a", 2, 8.0, 3.0)]
+    rounds = [Round(9.0, "a", 1, 8.0, 4.0, late=True), Round(10.0, "b", 1, 8.0), Round(13.0, "a", 2, 8.0, 3.0)]
     assert figures_of(rounds, 10.0, 20.0) == {
-        **{"samples": 8.0, "samples_per_s": 0.4, "late": 0.0},
+        **{"samples": 6.0, "samples_per_s": 0.3, "late": 0.0},
         "curve": [(8.0, 4.0), (24.0, 3.0)],
     }
 
 
 def test_a_round_under_way_at_the_end_counts_by_the_part_of_its_time() -> None:
     rounds = [Round(14.0, "a", 1, 8.0), Round(24.0, "a", 2, 8.0), Round(34.0, "a", 3, 8.0), Round(25.0, "b", 1, 9.0)]
+    rounds += [Round(41.0, "c", 1, 8.0)]  # more than 20 s after the end
     assert figures_of(rounds, 10.0, 10.0)["samples"] == pytest.approx(8.0 + 0.6 * 8.0 + 9.0 * 10 / 15)
 
 

@@ -152,7 +152,9 @@ def explained(error: BaseException) -> EngineError:
         return error
     if isinstance(error, ImageNotFound):
         what = f"An image was removed from the Docker engine at {address()} meanwhile"
-        return EngineError(f"{what}: {error.explanation or error}. Call the command again: it builds what is missing")
+        return EngineError(
+            f"{what}: {error.explanation or error}. Call the command again: it builds the image, or says how to get it"
+        )
     if isinstance(error, APIError):
         return EngineError(f"The Docker engine at {address()} refused a request: {error.explanation or error}")
     if isinstance(error, DockerException):

@@ -251,7 +251,7 @@ class Links:
     def _forget_queued(self, names: Iterable[str]) -> None:
         """Drop the queued rows of links, after those that the shaper has put in force by then are recorded.
 
-        A row that was due before, and is not in force, is as late as it is now: the shaper put no more rows in force.
+        A row that was due by now and is not in force counts as late by the time since then.
         """
         now = time.monotonic()
         if forgotten := [name for name in names if self._queued.get(name)]:

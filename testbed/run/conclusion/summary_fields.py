@@ -79,5 +79,5 @@ class SummaryFields(msgspec.Struct):
 
 
 def check_summary(value: Any) -> None:
-    """Raise ProtocolError, a ValueError, if a value of JSON is no summary; the text names the field."""
+    """Raise ProtocolError, a ValueError, if a value of JSON is not a summary; the text names the field."""
     convert_to(SummaryFields, value)

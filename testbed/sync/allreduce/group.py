@@ -381,7 +381,7 @@ class AllReduceGroup:
         self.swaps.close()
         self.outbox.close()
         with self._progress.changed:
-            self._rounds.close()  # reference cycles keep a closed group, and its rounds, until a collection
+            self._rounds.close()  # a round's contribution holds this group: without this they would keep each other
 
     def _undelivered(self, peer: str, reason: str) -> None:
         if self._on_lost is not None:

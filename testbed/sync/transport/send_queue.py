@@ -183,7 +183,7 @@ class SendQueue:
         self.feed(())
         with self._filled:
             self._closed = True
-            self._beside = None  # it knows this queue, too
+            self._beside = None  # its `_besides` has this queue: a cycle
             if drop:
                 self._heap.clear()
             self._filled.notify_all()

@@ -142,7 +142,7 @@ def uncollected() -> Iterator[None]:
 @pytest.mark.local
 @pytest.mark.usefixtures("uncollected")
 def test_groups_that_ended_leave_the_memory_at_once(silent: tuple[str, int]) -> None:
-    """A round waits for a silent peer in one generation after the other."""
+    """A round waits for a silent peer in generation after generation. The last ended one is kept until the next end."""
     told: list[ControlMessage] = []
     elastic = elastic_of(silent, told, 2 * PATIENCE_S)
 
@@ -159,7 +159,7 @@ def test_groups_that_ended_leave_the_memory_at_once(silent: tuple[str, int]) -> 
             until(lambda: not any(thread.is_alive() for thread in elastic._generations._retiring))
             lose(elastic, silent, epoch)
             groups.append(weakref.ref(elastic.current))
-        until(lambda: [group() is None for group in groups] == [True, True, False, False])  # the third closed last
+        until(lambda: [group() is None for group in groups] == [True, True, False, False])
     waits.join()
 
 
