@@ -64,7 +64,7 @@ def test_each_end_knows_the_other_by_name(tmp_path: Path) -> None:
 @pytest.mark.local
 def test_a_certificate_of_another_authority_is_refused_in_both_directions(tmp_path: Path) -> None:
     for authority in ("one", "other"):
-        made(tmp_path / authority, "paris", "quito")
+        made(tmp_path / authority, "paris")
     ours, theirs = Tls(tmp_path / "one" / "paris"), Tls(tmp_path / "other" / "paris")
     for calls, answers in ((ours, theirs), (theirs, ours)):
         with pytest.raises(ssl.SSLError):
@@ -154,7 +154,7 @@ def test_a_lost_authority_is_not_replaced_beside_its_certificates(tmp_path: Path
 @pytest.mark.pure
 def test_a_certificate_of_a_replaced_authority_is_said_before_any_is_made(tmp_path: Path) -> None:
     for authority in ("one", "other"):
-        made(tmp_path / authority, "paris")
+        made(tmp_path / authority, "paris", "quito")
     folder = tmp_path / "one"
     for name in (AUTHORITY, "authority.key"):
         (folder / name).write_bytes((tmp_path / "other" / name).read_bytes())

@@ -54,7 +54,7 @@ def swaps(record: RunRecord, score: Score | None) -> Table | None:
         lost, doubled = swap.get("lost_updates"), swap.get("duplicated_updates")
         name = f"plan {swap.get('epoch')}" if swap["kind"] == "plan" else "network"
         asked, active, pause = swap.get("requested_s"), swap.get("active_s"), swap.get("pause_ms")
-        own = scores.get(swap.get("epoch")) if swap["kind"] == "plan" else None
+        own = scores.get(swap.get("epoch", -1)) if swap["kind"] == "plan" else None
         saved = (own.promised, own.brought) if own else (None, None)
         rows.append(
             (
