@@ -100,13 +100,14 @@ def test_a_step_of_all_members_is_late_by_its_own_declared_time(tmp_path: Path) 
 
 
 def test_the_table_pairs_runs_of_a_seed() -> None:
-    run = {"curve": [(0.0, 4.0), (50.0, 3.0)], "wrong": 0, "means": 9, "ended": None}
+    run = {"curve": [(0.0, 4.0), (50.0, 3.0)], "wrong": 0, "means": 9, "ended": None, "late": 0.0}
     found = {
         Cell("diloco", 1, False, 5.0): {**run, "samples_per_s": 20.0},
-        Cell("diloco", 1, True, 5.0): {**run, "samples_per_s": 15.0},
+        Cell("diloco", 1, True, 5.0): {**run, "samples_per_s": 15.0, "late": 0.26},
         Cell("hop", 1, True, 5.0): {**run, "samples_per_s": 15.0},
         Cell("torchft", 1, True, 5.0): {"failed": "it did not begin"},
     }
     rows = table(["diloco", "hop", "torchft"], found, {"hivemind": "it is missing"}, 5.0).rows
     assert [row[0] for row in rows] == ["hivemind", "diloco", "torchft"]
     assert rows[1][1:6] == ["20.0", "15.0", "0.75", "+0.0 % at 50", "0 of 18"]
+    assert "26%" in rows[1][6]
