@@ -38,7 +38,7 @@ class RoundProgress:
         self._callbacks: list[Callable[[SyncError], None]] = []
 
     def check(self) -> None:
-        """Raise a copy of the failure, if there is one. Raised itself, it would keep frames, and with them this group."""
+        """Raise a copy of the failure, if there is one: raised itself, it would keep the frames that it passed."""
         if self.failure is not None:
             raise copy(self.failure)
 
