@@ -7,8 +7,8 @@
 # NumPy is left out: torch does without it, and each worker is 14 MB smaller. The data is therefore plain
 # numbers that torch.frombuffer reads; containers/digits.py says how.
 #
-# The C library may keep a heap (an arena) for each of 8 threads a processor, and each heap keeps what its threads
-# freed. Each lost peer brings new threads, so one heap after the other held a freed gradient. With two it does not grow.
+# The C library makes as many as eight heaps (arenas) for each processor, and a heap keeps what its threads freed. Each
+# lost peer brings new threads, which use other heaps, so that one heap after another kept a freed gradient.
 ARG RUNTIME
 FROM ${RUNTIME}
 RUN echo 'worker:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'worker:x:10001:' >> /etc/group

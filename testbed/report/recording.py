@@ -35,7 +35,7 @@ from testbed.report.run_files import (
     TimedLine,
     TrafficLine,
     fits,
-    read_summary,
+    recorded_summary,
 )
 from testbed.schema import decode_lines
 from testbed.spec.errors import SpecError
@@ -99,7 +99,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     seconds = max([sampled_s, *(one["finished_s"] for one in rounds[-1:])])
     samples = _one_a_step(samples, seconds / steps)
     links = await_links()
-    summary, topologies = read_summary(path), _topologies(manifest)
+    summary, topologies = recorded_summary(path), _topologies(manifest)
     own = str(manifest["spec"].get("topology"))
     first = next((topology for name, topology in topologies.items() if name.endswith(own)), {})
     # Programs without a controller report no rounds, nor do members whose run failed before the first.

@@ -118,7 +118,7 @@ def fits(kind: type[msgspec.Struct], record: Mapping[str, Any]) -> bool:
     return False
 
 
-def read_summary(run: Path) -> Mapping[str, Any]:
+def recorded_summary(run: Path) -> Mapping[str, Any]:
     """Return the summary of a run's directory; an empty one if the file is missing or damaged.
 
     Raises:
@@ -260,7 +260,7 @@ class _Reader:
         return in_newest_format(manifest)
 
     def _summary(self) -> Mapping[str, Any]:
-        summary = read_summary(self._path)
+        summary = recorded_summary(self._path)
         if not summary:
             self._gaps.append("summary.json is missing or damaged")
         return summary

@@ -1,8 +1,4 @@
-"""Hierarchical, and HiPS: reduce inside each site first, then between sites.
-
-HiPS is GeoMX's hierarchical parameter server, and HFA is GeoMX's local training with rounds of two levels. Both are
-here by our reading [ours].
-"""
+"""Hierarchical, and HiPS: reduce inside each site first, then between sites."""
 
 from __future__ import annotations
 
@@ -57,7 +53,7 @@ def _gateway(view: View, members: Sequence[str]) -> str:
 @register("hips")
 @dataclass(frozen=True)
 class Hips(Policy):
-    """HiPS, by our reading of GeoMX: members push to their site's server, site servers to the global one.
+    """GeoMX's HiPS, by our reading: members push to their site's server, site servers to the global one.
 
     A site's server is its first member; the global server is the site server whose plan has the shortest predicted
     round. Both levels are stars, so sites that are not neighbours are reached over routed paths. O(s · n), s sites.
