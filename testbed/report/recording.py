@@ -30,11 +30,11 @@ from testbed.report.record import site_of
 from testbed.report.run_files import (
     CurveLine,
     EventLine,
-    ManifestFields,
     NotARun,
     TimedLine,
     TrafficLine,
     fits,
+    recorded_manifest,
     recorded_summary,
 )
 from testbed.schema import decode_lines
@@ -79,10 +79,11 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     Raises:
         NotARun: The directory is not that of an experiment's run.
     """
-    manifest = _whole(path / "manifest.json")
-    if manifest is None or manifest.get("spec") is None or not fits(ManifestFields, manifest):
+    manifest = recorded_manifest(path)
+    if manifest.get("spec") is None:
         raise NotARun(
-            f"{path}: not a run of an experiment that began to train; give the directory of one, such as runs/latest",
+            f"{path}: not the run of an experiment (its manifest.json has no `spec`); give the directory of one, such "
+            "as runs/latest",
             rule="no-run",
             file=path,
         )
@@ -382,8 +383,9 @@ def fork(call: Callable[[], T]) -> Callable[[], T]:
 
 
 def _send_result(call: Callable[[], T], receiver: Connection, sender: Connection) -> None:
-    """Send the result of a call. Ctrl-C ends the fork without a traceback, as does the end of the waiting process."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Send the result of a call. A signal ends the fork without a traceback, as does the end of the waiting process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     receiver.close()
     try:
         found: T | Exception = call()

@@ -118,6 +118,36 @@ def fits(kind: type[msgspec.Struct], record: Mapping[str, Any]) -> bool:
     return False
 
 
+def recorded_manifest(run: Path) -> Mapping[str, Any]:
+    """Return the manifest of a run's directory.
+
+    Raises:
+        NotARun: There is no such directory, or it has no manifest of a run.
+    """
+    file, remedy = run / "manifest.json", "give the directory of a run, such as runs/latest"
+    if not run.is_dir():
+        raise NotARun(f"{run}: no such directory; {remedy}", rule="missing", file=run)
+    try:
+        manifest = read_json(file)
+    except FileNotFoundError:
+        raise NotARun(
+            f"{run}: not a run, since it has no manifest.json; {remedy}", rule="no-manifest", file=run
+        ) from None
+    except ValueError as error:
+        raise NotARun(f"{file}: not JSON ({error}); {remedy}", rule="json", file=file) from error
+    try:
+        convert_to(ManifestFields, manifest)
+    except ProtocolError as error:
+        raise NotARun(f"{file}: not the manifest of a run ({error}); {remedy}", rule="json", file=file) from None
+    if "launch" in manifest and "spec" not in manifest:
+        raise NotARun(
+            f"{run}: `testbed launch` of an earlier version wrote no records for a page; launch again",
+            rule="launch",
+            file=run,
+        )
+    return in_newest_format(manifest)
+
+
 def recorded_summary(run: Path) -> Mapping[str, Any]:
     """Return the summary of a run's directory; an empty one if the file is missing or damaged.
 
@@ -212,7 +242,7 @@ class _Reader:
         self._gaps: list[str] = []
 
     def read(self, kind: type[F]) -> F:
-        manifest = self._manifest()
+        manifest = recorded_manifest(self._path)
         reports = tuple(self._reports(optional=is_of_command(manifest)))
         zero = self._zero(manifest, reports)
         decisions = tuple(self._since(zero, "decisions.jsonl", TimedLine))
@@ -233,31 +263,6 @@ class _Reader:
             zero_s=zero,
             gaps=(*self._gaps, *self._unwritten()),
         )
-
-    def _manifest(self) -> Mapping[str, Any]:
-        file = self._path / "manifest.json"
-        remedy = "give the directory of a run, such as runs/latest"
-        if not self._path.is_dir():
-            raise NotARun(f"{self._path}: no such directory; {remedy}", rule="missing", file=self._path)
-        try:
-            manifest = read_json(file)
-        except FileNotFoundError:
-            raise NotARun(
-                f"{self._path}: not a run, since it has no manifest.json; {remedy}", rule="no-manifest", file=self._path
-            ) from None
-        except ValueError as error:
-            raise NotARun(f"{file}: not JSON ({error}); {remedy}", rule="json", file=file) from error
-        try:
-            convert_to(ManifestFields, manifest)
-        except ProtocolError as error:
-            raise NotARun(f"{file}: not the manifest of a run ({error}); {remedy}", rule="json", file=file) from None
-        if "launch" in manifest and "spec" not in manifest:
-            raise NotARun(
-                f"{self._path}: `testbed launch` of an earlier version wrote no records for a page; launch again",
-                rule="launch",
-                file=self._path,
-            )
-        return in_newest_format(manifest)
 
     def _summary(self) -> Mapping[str, Any]:
         summary = recorded_summary(self._path)

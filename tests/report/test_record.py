@@ -191,12 +191,10 @@ def test_a_manifest_with_wrong_fields_is_refused(tmp_path: Path, wrong: dict[str
     run = build_run(tmp_path / "run", rounds=3)
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | wrong))
-    with pytest.raises(NotARun) as caught:
-        RunRecord.read(run)
-    assert (caught.value.rule, caught.value.file) == ("json", run / "manifest.json")
-    with pytest.raises(NotARun) as caught:
-        recording_of(run)
-    assert caught.value.file == run
+    for reads in (RunRecord.read, recording_of):
+        with pytest.raises(NotARun) as caught:
+            reads(run)
+        assert (caught.value.rule, caught.value.file) == ("json", run / "manifest.json")
 
 
 WRONG_SUMMARIES: list[object] = [

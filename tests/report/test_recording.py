@@ -259,6 +259,10 @@ def test_a_run_that_ended_before_its_training_began_shows_its_network(tmp_path: 
 def test_what_is_no_run_has_no_recording(tmp_path: Path) -> None:
     with pytest.raises(NotARun) as caught:
         recording_of(tmp_path)
+    assert (caught.value.rule, caught.value.file) == ("no-manifest", tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(NotARun) as caught:
+        recording_of(tmp_path)
     assert (caught.value.rule, caught.value.file) == ("no-run", tmp_path)
 
 
