@@ -127,9 +127,9 @@ def build_and_measure(
 
 
 def _check_later(experiment: Experiment, network: Network) -> None:
-    """Raise ShapingError if the shaper can't give a link the jitter of an event, or of a network to swap to."""
+    """Raise ShapingError if a link can't have the values of an event, or those in a network to swap to."""
     for topology in experiment.networks.values():
         network.check_links(topology)
     for change in (event.change for event in experiment.spec.events):
         if change is not None:
-            network.shaper.check_jitter(change.link, change.jitter or 0.0)
+            network.links_in_force.check_values(change)

@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from testbed.emulation.links.links import Links
 from testbed.emulation.shaping import ShapingError
 from testbed.run.measured_network import build_and_measure
 from testbed.spec.experiment import Experiment
@@ -20,7 +21,7 @@ def test_the_jitter_of_an_event_is_refused_before_the_network_is_built(tmp_path:
     experiment = Experiment.load(write(tmp_path, experiment={**EXPERIMENT, "events": [event]}))
     shaper, testbed = Recorder(), MagicMock()
     shaper.most_jitter_s = 2.0
-    testbed.network.shaper = shaper
+    testbed.network.links_in_force = Links(shaper, lambda *_: None)
     with pytest.raises(ShapingError) as refused:
         build_and_measure(experiment, testbed, None, MagicMock(), MagicMock(), False)
     assert (refused.value.rule, refused.value.link) == ("jitter", "paris->tokyo")

@@ -143,10 +143,14 @@ class Links:
 
         Raises:
             KeyError: The link is not there.
-            ShapingError: The shaper can't give a link that much jitter.
+            ShapingError: The link can't have these values.
         """
         with self._lock:
             self._check(change.link)
+        self.check_values(change)
+
+    def check_values(self, change: LinkChange) -> None:
+        """Raise ShapingError if the link, which need not be there yet, can't have these values."""
         self._shaper.check_jitter(change.link, change.jitter or 0.0)
 
     def change(self, change: LinkChange) -> LinkChange:

@@ -150,7 +150,7 @@ def over_underlay(link: str, state: LinkState, floor_s: float) -> LinkState:
     The queue keeps the size that follows from the declared delay.
 
     Raises:
-        ShapingError: The delay is below the floor, which a change by hand may ask for.
+        ShapingError: The delay is below the floor.
     """
     check_delay(link, state.delay_s, floor_s)
     queue = state.queue

@@ -59,7 +59,7 @@ from testbed.emulation.shaping import Shaper
 from testbed.emulation.shaping.base import distorted_by_offload
 from testbed.emulation.testbed import Backend, Testbed
 from testbed.link import LinkState, link_ends
-from testbed.scaleout.split.cut_links import CutLinks, Pair, TunnelShaper, check_delay
+from testbed.scaleout.split.cut_links import CutLinks, Pair, TunnelShaper
 from testbed.scaleout.split.probes import Echo, Probed, Prober, measure, path_mtu
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link, SwitchName, Topology
@@ -184,11 +184,6 @@ class HostPart(Testbed):
         """Continue this part's traces from where they were paused."""
         self.replay.resume(self._traced())
 
-    def check(self, change: LinkChange) -> None:
-        """Raise ShapingError for a delay below the link's floor."""
-        if change.delay is not None:
-            check_delay(change.link, change.delay, self.request.floor_s(change.link))
-
     def change(self, change: LinkChange) -> LinkState:
         """Change a link that begins here, and return the state then in force.
 
@@ -196,7 +191,6 @@ class HostPart(Testbed):
             KeyError: The link does not begin here.
             ShapingError: The delay is below the link's floor; nothing has changed.
         """
-        self.check(change)
         self.network.links_in_force.change(change)
         return self.network.links_in_force.states()[change.link]
 

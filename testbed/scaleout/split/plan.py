@@ -58,6 +58,11 @@ class SplitPlan:
         """The seconds that are taken off the delay of links between each two hosts."""
         return {hosts: self.underlay.floor_s(hosts) for hosts in self.underlay.round_trips}
 
+    def floor_s(self, link: str) -> float:
+        """Return the seconds that are taken off a link's delay; 0 where both of its sites are on one host."""
+        host_of = self.assignment.host_of
+        return self.underlay.floor_s(frozenset(host_of[site] for site in link_ends(link)))
+
     def share(self, host: str, network: str, underlay: Path) -> Share:
         """Return a host's share of the network of this name."""
         return Share(host, network, self.assignment.host_of, self.addresses, self.underlay.mtu, underlay)

@@ -25,11 +25,12 @@ from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, 
 from testbed.emulation.shaping.probe import BACKENDS
 from testbed.emulation.testbed import Step, Testbed
 from testbed.link import LinkState, link_ends, link_name
-from testbed.scaleout.split.cut_links import cut_hosts, measure_cut_links
+from testbed.scaleout.split.cut_links import check_delay, cut_hosts, least_delay_s, measure_cut_links
 from testbed.scaleout.split.host import PartFacts, PartRequest, PartSettings
 from testbed.scaleout.split.hosts import HostLost, SplitHosts
 from testbed.scaleout.split.plan import SplitPlan
 from testbed.scaleout.split.verdict import HostSamples, clock_bound_s, reasons
+from testbed.spec.errors import Fault, SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link, Topology
 from testbed.spec.units import count
@@ -129,10 +130,10 @@ class SplitNetwork(Network):
     ) -> None:
         """Prepare the network of these parts. Raises ShapingError where the hosts' backends differ."""
         shaper = HostsShaper(parts, samples)
+        self._plan, self._hosts, self._samples = plan, hosts, samples
         super().__init__(name, plan.topologies[0], shaper, lambda *_: None, share=plan.share("", name, OWN))
         self.switch = next(iter(parts.values())).switch
-        self.links_in_force = SplitLinks(shaper, hosts, plan.assignment.host_of)
-        self._hosts, self._samples = hosts, samples
+        self.links_in_force = SplitLinks(shaper, hosts, plan)
 
     def build(self) -> None:
         """Build every host's routers, links and ends of tunnels."""
@@ -157,6 +158,12 @@ class SplitNetwork(Network):
         self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
         self.set_routes(Routes.over(self.topology, self.links_in_force.down))
 
+    def check_links(self, topology: Topology) -> None:
+        """Raise ShapingError if a link can't have its values in a row of its trace, as when it is below its floor."""
+        super().check_links(topology)
+        for name, link in topology.links.items():
+            check_delay(name, least_delay_s(link), self._plan.floor_s(name))
+
     def swap(
         self,
         topology: Topology,
@@ -169,6 +176,10 @@ class SplitNetwork(Network):
             raise ValueError(
                 f"{topology.file}: a swap can't add or remove workers; name exactly those of {self.topology.file}"
             )
+        if unplaced := sorted(topology.sites.keys() - self.share.host_of.keys()):
+            rule = "no host of this run has this site, since neither the experiment's topology nor its swaps have it"
+            remedy = "no such site; or name this file in a `swap` among the experiment's `events`, and start again"
+            raise SpecError(topology.file, [Fault(f"sites.{unplaced[0]}", rule, remedy)])
         self.check_links(topology)
         self.addressing.know(topology.sites, {frozenset(link_ends(name)) for name in topology.links})
         step: Callable[..., Any] = self._hosts.each
@@ -195,18 +206,19 @@ class SplitNetwork(Network):
 class SplitLinks(Links):
     """The links of all hosts. A change of a link goes to the host where the link begins, and is then recorded here."""
 
-    def __init__(self, shaper: Shaper, hosts: SplitHosts, host_of: Mapping[str, str]) -> None:
+    def __init__(self, shaper: Shaper, hosts: SplitHosts, plan: SplitPlan) -> None:
         super().__init__(shaper, lambda *_: None)
-        self._hosts, self._host_of = hosts, host_of
+        self._hosts, self._plan = hosts, plan
 
-    def check(self, change: LinkChange) -> None:
-        """Raise the error with which a change would be refused, here or on the link's host."""
-        super().check(change)
-        self._hosts.call(self._host_of[link_ends(change.link)[0]], "part.check", change)
+    def check_values(self, change: LinkChange) -> None:
+        """Raise ShapingError if the link can't have these values, as when its delay is below its floor."""
+        super().check_values(change)
+        if change.delay is not None:
+            check_delay(change.link, change.delay, self._plan.floor_s(change.link))
 
     def change(self, change: LinkChange) -> LinkChange:
         """Change a link on its host. Raises the host's error, and then nothing has changed."""
-        own = self._host_of[link_ends(change.link)[0]]
+        own = self._plan.assignment.host_of[link_ends(change.link)[0]]
         if change.link in self.requested():
             state = self._hosts.call(own, "part.change", change)
             for other in self._hosts.hosts.keys() - {own}:
