@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,22 @@ from tests.run.conclusion.test_bounds import SMOKE
 from tests.run.conclusion.test_summary import report
 
 pytestmark = pytest.mark.local
+
+
+#: Fields of a round's report.
+WHOLE = {"arrivals": {}, "peers": [], "slices": [], "steps": 1, "late_steps": 0, "waited": {}}
+
+
+def concluded(folder: Path, *membership_events: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of three rounds of all of an experiment's workers."""
+    run, directory = Experiment.load(SMOKE), RunDirectory("smoke", folder)
+    for number in range(1, 4):
+        for worker in run.topology.workers:
+            directory.append("rounds.jsonl", report(number, worker.name, 2.0 * number, 2.0 * number + 1.0, **WHOLE))
+    status = {"membership_events": membership_events, "swaps": []}
+    made = conclude(run, directory, Outcome({}, "userspace", 0.0, 9.0, lateness={}, status=status))
+    directory.close()
+    return made
 
 
 def test_a_trace_must_be_replayed_only_where_its_network_came() -> None:
@@ -59,13 +76,13 @@ def test_what_no_figure_is_made_of_is_not_kept_of_reports(tmp_path: Path, monkey
 
     original = summary.rounds_of
     monkeypatch.setattr(summary, "rounds_of", rounds_of)
-    run, directory = Experiment.load(SMOKE), RunDirectory("smoke", tmp_path)
-    whole = {"arrivals": {}, "peers": [], "slices": [], "steps": 1, "late_steps": 0, "waited": {}}
-    for number in range(1, 4):
-        for worker in run.topology.workers:
-            directory.append("rounds.jsonl", report(number, worker.name, 2.0 * number, 2.0 * number + 1.0, **whole))
-    status = {"membership_events": [], "swaps": []}
-    made = conclude(run, directory, Outcome({}, "userspace", 0.0, 9.0, lateness={}, status=status))
-    directory.close()
+    made = concluded(tmp_path)
     assert made["training"]["rounds"] == 3
-    assert whole.keys() - kept == {"arrivals", "peers", "slices"}
+    assert WHOLE.keys() - kept == {"arrivals", "peers", "slices"}
+
+
+def test_no_bound_is_of_other_workers_than_those_that_the_run_began_with(tmp_path: Path) -> None:
+    bounds = ("bound_seconds", "ratio_to_bound", "lower_bound_seconds", "ratio_to_lower_bound")
+    assert None not in {concluded(tmp_path / "all")["sync"][name] for name in bounds}
+    lost = concluded(tmp_path / "one lost", {"kind": "left", "member": "london-w0"})["sync"]
+    assert {lost[name] for name in bounds} == {None}
