@@ -76,11 +76,14 @@ struct relay {
     int64_t queued;         /* the chunk that waits for the next hop, or NONE */
 };
 
-/* Working memory of `max_min`, one element per capacity. */
+/* Working memory of `max_min`. */
 struct filling {
-    double *room;           /* bytes/s that are left */
-    int64_t *users;         /* flows without a rate that draw on it */
-    bool *full;             /* used up at this level */
+    double *room;           /* for each capacity, bytes/s that are left, */
+    int64_t *users;         /* flows without a rate that draw on it, */
+    bool *full;             /* and whether it is used up at this level */
+    int64_t *used;          /* the capacities that have users; for each of these, */
+    double *each;           /* bytes/s that are left for one user */
+    int64_t *open;          /* the positions of the flows without a rate */
 };
 
 struct simulation {
@@ -94,8 +97,11 @@ struct simulation {
     const struct found *found;
     double now;
     bool changed;           /* rates must be shared again */
+    bool connected;         /* some flows are connections under BBR */
+    bool at_once;           /* a chunk that was sent now arrives now */
     bool *ready, *gone;     /* for each chunk */
     struct flow *flows;
+    double *due_s;          /* for each flow, when its next chunk arrives or its route's chunk is acknowledged */
     struct arrival *arrivals;
     struct member *members;
     struct relay *relays;
@@ -107,6 +113,17 @@ struct simulation {
     double *limits, *rates; /* its pace, and its rate */
 };
 
+/* Return the lesser, or the greater, of two numbers. `fmin` and `fmax`, which also take NaN, are calls of the library. */
+static double lesser(double a, double b)
+{
+    return b < a ? b : a;
+}
+
+static double greater(double a, double b)
+{
+    return b > a ? b : a;
+}
+
 /* Set rates[i] to the max-min fair rate of flow flows[i], at most limits[i]; INFINITY without capacities.
  *
  * Progressive filling (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2): the rates of all flows rise together; a flow
@@ -116,46 +133,53 @@ void max_min(const struct network *network, int64_t capacities, const int64_t *f
 {
     struct filling its = *memory;
     const int64_t *draws = network->draws, *drawn = network->drawn;
-    int64_t left = 0;
+    int64_t left = 0, used = 0;
     for (int64_t c = 0; c < capacities; c++) {
         its.room[c] = network->capacity[c];
         its.users[c] = 0;
     }
     for (int64_t i = 0; i < count; i++) {
         int64_t f = flows[i];
-        bool bounded = draws[f] < draws[f + 1];
-        rates[i] = bounded ? NONE : INFINITY;
-        left += bounded;
+        rates[i] = INFINITY;
+        if (draws[f] < draws[f + 1])
+            its.open[left++] = i;
         for (int64_t at = draws[f]; at < draws[f + 1]; at++)
-            its.users[drawn[at]]++;
+            if (!its.users[drawn[at]]++)
+                its.used[used++] = drawn[at];
     }
     while (left) {
         double least = INFINITY;
-        for (int64_t c = 0; c < capacities; c++)
-            if (its.users[c])
-                least = fmin(least, its.room[c] / (double)its.users[c]);
-        for (int64_t i = 0; i < count; i++)
-            if (rates[i] < 0)
-                least = fmin(least, limits[i]);
-        for (int64_t c = 0; c < capacities; c++)
-            its.full[c] = its.users[c] && its.room[c] / (double)its.users[c] <= least * (1 + SAME);
-        for (int64_t i = 0; i < count; i++) {
-            int64_t f = flows[i];
-            if (rates[i] >= 0)
+        int64_t kept = 0;
+        for (int64_t at = 0; at < used; at++) {
+            int64_t c = its.used[at];
+            if (!its.users[c])
                 continue;
+            its.each[kept] = its.room[c] / (double)its.users[c];
+            least = lesser(least, its.each[kept]);
+            its.used[kept++] = c;
+        }
+        used = kept;
+        for (int64_t i = 0; i < left; i++)
+            least = lesser(least, limits[its.open[i]]);
+        for (int64_t at = 0; at < used; at++)
+            its.full[its.used[at]] = its.each[at] <= least * (1 + SAME);
+        int64_t still = 0;
+        for (int64_t i = 0; i < left; i++) {
+            int64_t own = its.open[i], f = flows[own];
+            bool ends = limits[own] <= least;
             for (int64_t at = draws[f]; at < draws[f + 1]; at++)
-                if (its.full[drawn[at]])
-                    rates[i] = least;
-            if (limits[i] <= least)
-                rates[i] = least;
-            if (rates[i] < 0)
+                ends |= its.full[drawn[at]];
+            if (!ends) {
+                its.open[still++] = own;
                 continue;
-            left--;
+            }
+            rates[own] = least;
             for (int64_t at = draws[f]; at < draws[f + 1]; at++) {
                 its.users[drawn[at]]--;
-                its.room[drawn[at]] = fmax(its.room[drawn[at]] - least, 0);
+                its.room[drawn[at]] = greater(its.room[drawn[at]] - least, 0);
             }
         }
+        left = still;
     }
 }
 
@@ -168,6 +192,13 @@ static bool is_relay(const struct simulation *s, int64_t f)
 static struct arrival *arrival(struct flow *flow, int64_t position)
 {
     return &flow->ring[position % flow->ring_size];
+}
+
+static void note_due(struct simulation *s, int64_t f)
+{
+    struct flow *flow = &s->flows[f];
+    double came_s = flow->head < flow->tail ? arrival(flow, flow->head)->at_s : INFINITY;
+    s->due_s[f] = lesser(flow->acknowledged_s, came_s);
 }
 
 /* Take the first ready chunk of a flow that has waiting chunks. */
@@ -284,6 +315,7 @@ static void hop(struct simulation *s, int64_t chunk, int64_t f)
     for (int64_t back = routes->first[r + 1] - 1; back >= routes->first[r]; back--) {
         at_s += s->network->delay_s[routes->hops[back]];
         s->flows[routes->hops[back]].acknowledged_s = at_s;
+        note_due(s, routes->hops[back]);
     }
     deliver(s, chunk, s->network->target[f]);
 }
@@ -321,7 +353,10 @@ static void end(struct simulation *s, int64_t f)
     struct flow *flow = &s->flows[f];
     if (!is_relay(s, f))
         s->found->ended_s[flow->sending] = s->now;
-    *arrival(flow, flow->tail++) = (struct arrival){s->now + s->network->delay_s[f], flow->sending};
+    double came_s = s->now + s->network->delay_s[f];
+    *arrival(flow, flow->tail++) = (struct arrival){came_s, flow->sending};
+    s->at_once |= came_s <= s->now;
+    note_due(s, f);
     if (flow->waiting) {
         start(s, f, take(s, f));
         return;
@@ -343,8 +378,11 @@ static void arrive(struct simulation *s)
     }
     for (int64_t f = 0; f < s->n->flows; f++) {
         struct flow *flow = &s->flows[f];
+        if (s->due_s[f] > s->now)
+            continue;
         while (flow->head < flow->tail && arrival(flow, flow->head)->at_s <= s->now) {
             int64_t chunk = arrival(flow, flow->head++)->chunk;
+            note_due(s, f);
             if (is_relay(s, f)) {
                 hop(s, chunk, f);
                 continue;
@@ -353,16 +391,17 @@ static void arrive(struct simulation *s)
             deliver(s, chunk, s->network->target[f]);
         }
     }
-    for (int64_t f = 0; f < s->n->flows; f++) {
+    for (int64_t f = 0; s->connected && f < s->n->flows; f++) {
         struct bbr *connection = s->flows[f].connection;
         if (connection && connection->ends_s <= s->now) {
             bbr_trip(connection, s->now, s->flows[f].left < INFINITY);
             s->changed = true;
         }
     }
-    for (int64_t f = 0; f < s->n->flows; f++)
+    for (int64_t f = 0; s->n->routes && f < s->n->flows; f++)
         if (s->flows[f].acknowledged_s <= s->now) {
             s->flows[f].acknowledged_s = INFINITY;
+            note_due(s, f);
             free_relay(s, f);
         }
     for (int64_t m = 0; m < s->n->members; m++)
@@ -381,13 +420,9 @@ static double next_event(const struct simulation *s)
 {
     double at_s = s->coming ? *s->next_s : INFINITY;
     for (int64_t m = 0; m < s->n->members; m++)
-        at_s = fmin(at_s, s->members[m].begin_s);
-    for (int64_t f = 0; f < s->n->flows; f++) {
-        struct flow *flow = &s->flows[f];
-        at_s = fmin(at_s, flow->acknowledged_s);
-        if (flow->head < flow->tail)
-            at_s = fmin(at_s, arrival(flow, flow->head)->at_s);
-    }
+        at_s = lesser(at_s, s->members[m].begin_s);
+    for (int64_t f = 0; f < s->n->flows; f++)
+        at_s = lesser(at_s, s->due_s[f]);
     return at_s;
 }
 
@@ -395,9 +430,9 @@ static double next_event(const struct simulation *s)
 static double next_trip(const struct simulation *s)
 {
     double at_s = INFINITY;
-    for (int64_t f = 0; f < s->n->flows; f++)
+    for (int64_t f = 0; s->connected && f < s->n->flows; f++)
         if (s->flows[f].connection)
-            at_s = fmin(at_s, s->flows[f].connection->ends_s);
+            at_s = lesser(at_s, s->flows[f].connection->ends_s);
     return at_s;
 }
 
@@ -430,10 +465,10 @@ static void run(struct simulation *s)
         }
         double step = INFINITY, other_s = next_event(s);
         for (int64_t i = 0; i < count; i++)
-            step = fmin(step, s->flows[s->busy[i]].left / s->flows[s->busy[i]].rate);
+            step = lesser(step, s->flows[s->busy[i]].left / s->flows[s->busy[i]].rate);
         if (step == INFINITY && other_s == INFINITY)
             return;
-        other_s = fmin(other_s, next_trip(s));
+        other_s = lesser(other_s, next_trip(s));
         if (other_s <= s->now + step) {
             step = other_s - s->now;
             s->now = other_s;
@@ -445,7 +480,7 @@ static void run(struct simulation *s)
             int64_t f = s->busy[i];
             struct flow *flow = &s->flows[f];
             if (flow->connection) {
-                flow->connection->bytes += fmin(flow->rate * step, flow->left);
+                flow->connection->bytes += lesser(flow->rate * step, flow->left);
                 flow->connection->paused += step > 0 && flow->rate == 0;
             }
             if (flow->left / flow->rate <= step * (1 + SAME)) {
@@ -457,7 +492,9 @@ static void run(struct simulation *s)
         }
         for (int64_t i = 0; i < over; i++)
             end(s, s->busy[i]);
-        arrive(s);
+        if (other_s <= s->now || s->at_once || s->connected)
+            arrive(s);
+        s->at_once = false;
         relieve(s);
     }
 }
@@ -477,6 +514,7 @@ static void begin(struct simulation *s, struct bbr *connections)
                 bbr_trip(&connections[f], connections[f].ends_s, false);
         }
         ring += s->flows[f].ring_size;
+        s->due_s[f] = INFINITY;
     }
     for (int64_t m = 0; m < n->members; m++)
         s->members[m].begin_s = s->work->begin_s[m];
@@ -509,10 +547,11 @@ bool simulate(const struct sizes *n, const struct network *networks, const doubl
               struct bbr *connections)
 {
     struct simulation s = {.n = n, .network = networks, .next_s = from_s, .coming = n->networks - 1, .items = items,
-                           .work = work, .routes = routes, .found = found};
+                           .work = work, .routes = routes, .found = found, .connected = connections != NULL};
     bool fits = allocate(&s.ready, n->rounds * n->items, sizeof *s.ready) &&
                 allocate(&s.gone, n->rounds * n->items, sizeof *s.gone) &&
                 allocate(&s.flows, n->flows, sizeof *s.flows) &&
+                allocate(&s.due_s, n->flows, sizeof *s.due_s) &&
                 allocate(&s.arrivals, n->rounds * n->items + 2 * n->flows, sizeof *s.arrivals) &&
                 allocate(&s.members, n->members, sizeof *s.members) &&
                 allocate(&s.relays, n->routes, sizeof *s.relays) &&
@@ -522,6 +561,9 @@ bool simulate(const struct sizes *n, const struct network *networks, const doubl
                 allocate(&s.filling.room, n->capacities, sizeof *s.filling.room) &&
                 allocate(&s.filling.users, n->capacities, sizeof *s.filling.users) &&
                 allocate(&s.filling.full, n->capacities, sizeof *s.filling.full) &&
+                allocate(&s.filling.used, n->capacities, sizeof *s.filling.used) &&
+                allocate(&s.filling.each, n->capacities, sizeof *s.filling.each) &&
+                allocate(&s.filling.open, n->flows, sizeof *s.filling.open) &&
                 allocate(&s.busy, n->flows, sizeof *s.busy) &&
                 allocate(&s.limits, n->flows, sizeof *s.limits) &&
                 allocate(&s.rates, n->flows, sizeof *s.rates);
@@ -531,8 +573,9 @@ bool simulate(const struct sizes *n, const struct network *networks, const doubl
         for (int64_t f = 0; f < n->flows; f++)
             found->sent[f] = s.flows[f].sent;
     }
-    void *arrays[] = {s.ready, s.gone, s.flows, s.arrivals, s.members, s.relays, s.awaited,
-                      s.keyed, s.missing, s.filling.room, s.filling.users, s.filling.full, s.busy, s.limits, s.rates};
+    void *arrays[] = {s.ready, s.gone, s.flows, s.due_s, s.arrivals, s.members, s.relays, s.awaited, s.keyed, s.missing,
+                      s.filling.room, s.filling.users, s.filling.full, s.filling.used, s.filling.each, s.filling.open,
+                      s.busy, s.limits, s.rates};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
     return fits;

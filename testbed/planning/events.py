@@ -185,7 +185,8 @@ def max_min(drawn: Mapping[Flow, Sequence[Capacity]], capacity: Mapping[Capacity
         capacity=np.array([capacity[name] for name in names], dtype=np.float64),
     )
     flows, limits, rates = np.arange(len(drawn)), np.full(len(drawn), np.inf), np.empty(len(drawn))
-    memory = np.empty(len(names)), np.empty(len(names), dtype=np.int64), np.empty(len(names), dtype=np.bool_)
+    floats, ints = np.empty((2, len(names))), np.empty((2, len(names)), dtype=np.int64)
+    memory = floats[0], ints[0], np.empty(len(names), dtype=np.bool_), ints[1], floats[1], np.empty_like(flows)
     sizes_and_arrays = len(names), flows.ctypes.data, len(drawn), limits.ctypes.data, rates.ctypes.data
     load().max_min(_addresses(network), *sizes_and_arrays, _addresses(memory))
     return dict(zip(drawn, rates.tolist(), strict=True))

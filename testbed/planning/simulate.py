@@ -34,10 +34,10 @@ from testbed.planning.view import Pair, View
 #: Bytes of an element of the model.
 ELEMENT_BYTES = 4
 
-#: The most chunks times hops that `coarse` leaves to simulate in a round; each takes 2 µs.
+#: The most chunks times hops that `coarse` leaves to simulate in a round; each takes 1 µs.
 HOPS = 5_000
 
-#: The most chunks of the model in a trial: a round on nine sites then takes some 10 ms to simulate.
+#: The most chunks of the model in a trial: a round on nine sites then takes some milliseconds to simulate.
 TRIAL_CHUNKS = 128
 
 #: The most chunks times hops of a trial, reached by 16 members. For larger networks the prediction must do.
@@ -69,7 +69,7 @@ def simulate(
     rounds: int = 1,
     compute_s: Mapping[str, float] | None = None,
 ) -> Simulated:
-    """Simulate rounds of `plan` among all members under `view`. About 2 µs for each chunk and hop.
+    """Simulate rounds of `plan` among all members under `view`. About 1 µs for each chunk and hop.
 
     Of several rounds, the time of each after the first counts from the end of the round before to its own end. Such
     rounds are shorter, because a member that is done early begins to send.
