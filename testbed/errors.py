@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict, Unpack
 
+from testbed.lazy import PLUGIN
 from testbed.resources import IS_CHECKOUT, SETUP
 
 #: Exit codes: something failed; bad input; this machine can't.
@@ -157,6 +158,8 @@ def ending_of(error: BaseException) -> tuple[int, str]:
         return CANNOT, NO_PROCESS
     if isinstance(error, OSError) and (found := _of_the_system(error)) is not None:
         return found
+    if (place := _place_in_plugin(error)) is not None:
+        return BAD_INPUT, f"{place}: this plug-in raised {_in_one_line(error)}; mend the plug-in"
     return FAILED, unforeseen(error)
 
 
@@ -167,8 +170,7 @@ def in_full(error: BaseException) -> str:
 
 def unforeseen(error: BaseException) -> str:
     """Write the traceback of an error into a log file. Return a line with the error and the file's path."""
-    said = " ".join(str(error).split())
-    what = f"{type(error).__name__}: {said[:MOST_QUOTED]}" if said else type(error).__name__
+    what = _in_one_line(error)
     try:
         where = f"the traceback is in {written_aside(''.join(traceback.format_exception(error)))}"
     except OSError as refused:
@@ -176,6 +178,19 @@ def unforeseen(error: BaseException) -> str:
         place = f"{frame[0].filename}:{frame[0].lineno}" if frame else "an unknown place"
         where = f"raised at {place} (no log file could be written: {refused.strerror or refused})"
     return f"the testbed does not know this error: {what}; {where}. Please report this line and the traceback"
+
+
+def _in_one_line(error: BaseException) -> str:
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:MOST_QUOTED]}" if said else type(error).__name__
+
+
+def _place_in_plugin(error: BaseException) -> str | None:
+    """Return the place in a user's plug-in that raised an error; None if other code raised it."""
+    *_, (frame, line) = [(None, 0), *traceback.walk_tb(error.__traceback__)]
+    if frame is None or not str(frame.f_globals.get("__name__")).startswith(PLUGIN):
+        return None
+    return f"{frame.f_code.co_filename}, line {line}"
 
 
 def written_aside(text: str) -> str:

@@ -6,15 +6,13 @@ project does not define is looked up among the entry points of a group.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from testbed.lazy import is_file, plugin
 from testbed.planning import Policy, PolicyError, make_policy
 from testbed.planning.policy import REGISTRY, is_own
 from testbed.trace.csv import check_values
@@ -27,11 +25,6 @@ ALSO = "also"
 
 #: File → the name of the policy that it registered.
 _LOADED: dict[Path, str] = {}
-
-
-def is_file(name: str) -> bool:
-    """Return whether a policy is named by its file."""
-    return name.endswith(".py")
 
 
 def policy_named(name: str, options: Mapping[str, Any] | None = None) -> Policy:
@@ -54,7 +47,7 @@ def form_named(name: str) -> Callable[[str], Trace]:
     """
     try:
         if is_file(name):
-            read = getattr(_module(Path(name).resolve()), "read", None)
+            read = getattr(plugin(Path(name).resolve()), "read", None)
         else:
             read = next((entry.load() for entry in entry_points(group=FORMS, name=name)), None)
     except (Exception, SystemExit) as error:
@@ -107,7 +100,7 @@ def _registered(name: str) -> str:
         if file not in _LOADED:
             if not file.is_file():
                 raise PolicyError(f"{file}: the file does not exist; check the path", rule="no-file", file=file)
-            _LOADED[file] = _registered_by(str(file), lambda: _module(file))
+            _LOADED[file] = _registered_by(str(file), lambda: plugin(file))
         return _LOADED[file]
     if name not in REGISTRY:
         for entry in entry_points(group=GROUP, name=name):
@@ -116,17 +109,6 @@ def _registered(name: str) -> str:
                 rule = f"registers {registered!r}; write @register({name!r})"
                 raise PolicyError(f"the entry point {entry.value} {rule}", rule="entry-point", given=name)
     return name
-
-
-def _module(file: Path) -> ModuleType:
-    """Run a file as a module. Raises whatever the file raises."""
-    module_spec = importlib.util.spec_from_file_location(f"testbed_plugin_{file.stem}_{len(_LOADED)}", file)
-    assert module_spec is not None and module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module.__name__] = module  # dataclasses look up their module there
-    sys.path.append(str(file.parent))  # for modules beside the file
-    module_spec.loader.exec_module(module)
-    return module
 
 
 def _registered_by(what: str, load: Callable[[], object]) -> str:

@@ -25,7 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "resources": set(),
     "compiler": {"resources", "errors"},
     "link": {"errors"},
-    "errors": {"resources"},
+    "errors": {"resources", "lazy"},
     "plan": {"errors"},
     "schema": {"errors"},
     "sockets": set(),
@@ -34,11 +34,11 @@ ARROWS: dict[str, set[str]] = {
     "workload": set(),
     "starts": {"errors", "atomic_file", "planning"},
     "scheme_autoload": {"schemes"},
-    "schemes": {"planning", "sync", "plan", "protocol", "schema"},
+    "schemes": {"planning", "sync", "plan", "protocol", "schema", "lazy"},
     "trace": {"errors", "link", "atomic_file"},
     "spec": {"errors", "schemes", "trace", "plan", "link", "atomic_file", "resources"},
     "planning": {"errors", "compiler", "plan", "link"},
-    "plugins": {"planning", "trace"},
+    "plugins": {"planning", "trace", "lazy"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "api": {"errors", "link", "atomic_file", "sockets"},
     "emulation": {
@@ -78,8 +78,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "scaleout": {
         *("run", "controller", "emulation", "telemetry", "spec", "link", "sockets", "certificates", "schema"),
-        "atomic_file",
-        "plugins",
+        *("atomic_file", "lazy"),
     },
     "report": {
         "errors",

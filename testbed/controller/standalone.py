@@ -36,9 +36,9 @@ from testbed.errors import BAD_INPUT, ending_of
 from testbed.plan import codec_bytes
 from testbed.planning import Edge, Member, View
 from testbed.planning.events import load as load_simulator
-from testbed.plugins import is_file
 from testbed.protocol import Job
 from testbed.schema import MOST_ROUND_TIMEOUT_S
+from testbed.schemes import is_file
 from testbed.sockets import CONTROLLER, Tls, host_and_port, port_of
 from testbed.telemetry.store import read_json
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.emulation.containers.program_image import files_of
-from testbed.plugins import is_file
+from testbed.lazy import is_file
 from testbed.run.directory import RUNS, give_back, point_latest_at
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed

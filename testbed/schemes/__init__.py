@@ -9,17 +9,16 @@ PyTorch inside the functions that train, and planning inside `assign`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+from testbed.lazy import is_file, plugin
 from testbed.plan import SchemeTraits
 from testbed.schemes.scheme import Scheme
 
@@ -70,9 +69,8 @@ TRAITS: Mapping[str, SchemeTraits] = {name: its.traits for name, its in SCHEMES.
 _GROUP = "testbed.schemes"
 
 
-def is_file(name: str) -> bool:
-    """Return whether a scheme is named by its file."""
-    return name.endswith(".py")
+#: The module of a scheme's file, which runs once.
+_once = cache(plugin)
 
 
 def named(name: str) -> Scheme:
@@ -86,7 +84,7 @@ def named(name: str) -> Scheme:
     if name in SCHEMES:
         return SCHEMES[name]
     if is_file(name):
-        return _plugged_in(name, lambda: _module(Path(name).resolve()))
+        return _plugged_in(name, lambda: _once(Path(name).resolve()))
     for entry in entry_points(group=_GROUP, name=name):
         return _plugged_in(entry.value, entry.load)
     raise ValueError(f"no such scheme: {name!r}; there are {', '.join(SCHEMES)}, or a file, ./mine.py")
@@ -95,27 +93,15 @@ def named(name: str) -> Scheme:
 def _plugged_in(origin: str, load: Callable[[], ModuleType]) -> Scheme:
     try:
         module = load()
+        if isinstance(scheme := getattr(module, "SCHEME", None), Scheme):
+            get_type_hints(scheme.options)  # raises where an annotation names what the module lacks
     except (Exception, SystemExit) as error:
         if is_file(origin) and not Path(origin).exists():
             raise ValueError(f"the scheme's file {origin} does not exist; check the path") from None
         raise ValueError(f"{origin} can't be loaded: {type(error).__name__}: {error}") from error
-    scheme = getattr(module, "SCHEME", None)
     if not isinstance(scheme, Scheme) or not callable(getattr(module, "build", None)):
         raise ValueError(f"{origin} has no SCHEME, or no function build(options, training): docs/schemes.md")
     return _declared(module)
-
-
-@cache
-def _module(file: Path) -> ModuleType:
-    """Run a file as a module, once."""
-    number = _module.cache_info().misses  # two folders may have a file of this name
-    spec = spec_from_file_location(f"testbed_scheme_{file.stem}_{number}", file)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses look themselves up there
-    sys.path.append(str(file.parent))  # for modules beside the file
-    spec.loader.exec_module(module)
-    return module
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from testbed.emulation.network.routing import Routes
+from testbed.errors import BAD_INPUT, ending_of
 from testbed.run.jobs import Jobs
 from testbed.schemes import SCHEMES
 from testbed.spec.errors import SpecError
@@ -154,6 +155,27 @@ def test_a_scheme_from_a_file_that_does_not_fit_is_named(sync: dict[str, Any], f
     (tmp_path / "empty.py").write_text("")
     error = refused(tmp_path, EXPERIMENT | {"sync": sync})
     assert error.fields == (field,) and error.faults[0].remedy
+
+
+def test_a_fault_of_a_scheme_from_a_file_is_told_with_its_place(tmp_path: Path) -> None:
+    checks = '    def check_plan(self, policy, policy_options, codec):\n        return {}["no such key"]\n'
+    text = SCHEME.replace("\nSCHEME =", f"\n{checks}\nSCHEME =")
+    (tmp_path / "raising.py").write_text(text)
+    with pytest.raises(KeyError) as raised:
+        load(tmp_path, {"strategy": "./raising.py"})
+    code, said = ending_of(raised.value)
+    line = text.splitlines().index('        return {}["no such key"]') + 1
+    assert code == BAD_INPUT and f"{tmp_path / 'raising.py'}, line {line}:" in said and "KeyError" in said
+
+
+@pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
+def test_a_scheme_from_a_file_that_can_t_be_read_or_names_an_unknown_type_is_refused(
+    coding: str, tmp_path: Path
+) -> None:
+    colour = "Colour" if coding == "utf-8" else "str"
+    text = f"# -*- coding: {coding} -*-\n# é\n" + SCHEME.replace("colour: str", f"colour: '{colour}'")
+    (tmp_path / "own.py").write_bytes(text.encode(coding))
+    assert refused(tmp_path, EXPERIMENT | {"sync": {"strategy": "./own.py"}}).fields == ("sync.strategy",)
 
 
 def test_a_scheme_from_a_file_stays_on_this_machine(tmp_path: Path) -> None:
