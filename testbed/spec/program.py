@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from testbed.schemes import is_file
+from testbed.lazy import is_file
 from testbed.schemes.choice import SchemeChoice
 from testbed.spec.errors import Fault
 from testbed.spec.load import holds
@@ -136,7 +136,11 @@ class ProgramSection(Strict):
             yield Fault("train.scheme", rule, remedy or "NAME:OPTION=VALUE, such as diloco:every=32")
         if not holds((folder / self.files).is_dir):
             yield Fault("train.files", f"{folder / self.files} is not a folder", "a folder that exists")
+        texts = [("train.command", word) for words in self.commands(topology).values() for word in words]
+        texts += [(f"train.environment.{name}", value) for name, value in self.environment.items()]
+        for field in sorted({field for field, text in texts if "\0" in text}):
+            yield Fault(field, "the kernel passes no NUL to a program", "the text without `\\0`")
         for name in self.environment:
-            if name.startswith(OWN) or "=" in name or not name:
+            if name.startswith(OWN) or "=" in name or "\0" in name or not name:
                 rule = "no variable has such a name" if not name.startswith(OWN) else "the launch sets this variable"
                 yield Fault(f"train.environment.{name}", rule, "another name")

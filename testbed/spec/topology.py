@@ -28,7 +28,7 @@ from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Source, read_kind
 from testbed.spec.model import LINK_SCHEMA, Pair, Strict, misfit, validate
 from testbed.spec.traffic import ReadTrace, TraceRef, TrafficEntry
-from testbed.spec.units import BurstyLoss, CardRate, Delay, QueueLimit, Rate, Size
+from testbed.spec.units import BurstyLoss, CardRate, Delay, Memory, QueueLimit, Rate
 from testbed.trace.read import read_trace
 from testbed.trace.trace import Trace, TraceError
 from testbed.trace.traffic import MOST_ROWS, Traffic, left_by
@@ -148,7 +148,7 @@ class Site(Strict):
     """The CPUs that each worker may use; no limit by default."""
     gpus: int = Field(default=0, ge=0)
     """The number of each worker's GPUs."""
-    memory: Size | None = None
+    memory: Memory | None = None
     """The memory that each worker may use, such as `512MB`; by default an equal share of what the host has left."""
     label: str | None = Field(default=None, min_length=1, max_length=MAX_LABEL)
     """The site's name on maps; by default its name in this file."""

@@ -234,6 +234,8 @@ Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7)), 
 #: The length of a row of a resampled trace: the times in packet-delivery files are whole milliseconds.
 Step = Annotated[float, BeforeValidator(_quantity(TIMES, "100ms", 1e-3, 3600.0)), TIME]
 Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13)), _written(SIZES, "512MB")]
+#: The memory of a container, of which the engine gives at least 6 MiB.
+Memory = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 6 << 20, 1e13)), _written(SIZES, "512MB")]
 Loss = Annotated[float, BeforeValidator(_loss), PERCENTAGE]
 #: Loss at random, or in bursts.
 BurstyLoss = Annotated[

@@ -384,7 +384,7 @@ def test_a_swap_that_fails_leaves_the_network_as_it_was(line: Path, folder: Path
     """Containers come first: those of new workers and of changed ones, one of which cannot start."""
     with up(line, f"{MARK}-back") as network:
         before = network.status()
-        sites = {"quito": 2, "lima": {"workers": 1, "memory": "64KB"}, "potosi": 1}
+        sites = {"quito": 2, "lima": {"workers": 1, "cpus": 1024}, "potosi": 1}
         links = (QUITO_LIMA, ("lima", "potosi", "10mbit", "5ms"))
         impossible = write(folder, "impossible", sites, *links)
         done = subprocess.run(

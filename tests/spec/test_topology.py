@@ -292,6 +292,7 @@ def test_scaling_touches_wan_rates_alone(traced: Path) -> None:
         (spoilt(TOPOLOGY, "sites", "paris", "workers", to=1.5), "sites.paris.workers", "whole"),
         (spoilt(TOPOLOGY, "sites", "paris", "speed", to=float("nan")), "sites.paris.speed", "finite"),
         (spoilt(TOPOLOGY, "sites", "paris", "speed", to=float("inf")), "sites.paris.speed", "finite"),
+        (spoilt(TOPOLOGY, "sites", "paris", "memory", to="1MB"), "sites.paris.memory", "6.29146e+06"),
         (spoilt(TOPOLOGY, "sites", "paris", to=None), "sites.paris", "workers"),
         (spoilt(TOPOLOGY, "sites", "paris", "label", to="p" * 101), "sites.paris.label", "at most"),
         (spoilt(TOPOLOGY, "sites", to=[1]), "sites", "mapping"),
