@@ -216,16 +216,17 @@ class NetemShaper(Shaper):
     def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, FutureStates] | None = None) -> None:
         """Change the trees in place, as one batch; `coming` replaces the links' future states.
 
-        A change that the kernel refuses is taken back: the kernel carries out the requests beside the refused one.
+        A change that the kernel refuses is taken back: the kernel carries out the requests beside the refused one. The
+        future states are then as before.
         """
         with self._lock:
             for link, state in states.items():
                 self.check_jitter(link, state.jitter_s)
             self._check_coming(coming or {})
+            before: dict[str, FutureStates] = {}
             if coming:
                 self._note(self._its_timer().ask(Batch(forget=list(coming))))
-                for link in coming:
-                    self._coming.pop(link, None)
+                before = {link: self._coming.pop(link) for link in coming if link in self._coming}
             batches: dict[Path, list[NetlinkRequest]] = {}
             for link, state in states.items():
                 tree = self._trees[link]
@@ -238,6 +239,8 @@ class NetemShaper(Shaper):
                     refusal += _missing_modules(error, states.values())
                     if not self._take_back(states):
                         self._refusal = refusal
+                    elif before:
+                        self.expect(before)
                     raise ShapingError(refusal) from error
             now = time.monotonic()
             for link, state in states.items():

@@ -162,14 +162,25 @@ def test_a_refused_change_is_taken_back_whole() -> None:
             if len(sent) == 1:
                 raise OSError(errno.ENOENT, "refused")
 
+    class Queued:
+        def ask(self, batch: Batch) -> TimerAnswer:
+            asked.append((list(batch.forget), [each.due_s for each in batch.coming.get("a->b", [])]))
+            return TimerAnswer([], None)
+
+        def failure(self) -> None: ...
+
+    asked: list[tuple[list[str], list[float]]] = []
     shaper, before = NetemShaper(), LinkState(10e6, 0.1)
-    tree = tree_of(before)
+    tree, rows = tree_of(before), [(5.0, LinkState(9e6, 0.1)), (6.0, before)]
     shaper._trees, shaper._controls = {"a->b": tree}, {tree.netns: cast("tc.TrafficControl", RefusesTheFirst())}
+    shaper._timer, shaper._coming = cast(Timer, Queued()), {"a->b": deque(rows)}
     wanted = LinkState(5e6, 0.2, queue=Queue(discipline=Red()))
     with pytest.raises(ShapingError, match="refused"):
-        shaper.apply({"a->b": wanted})
+        shaper.apply({"a->b": wanted}, {"a->b": [(5.0, wanted)]})
     assert sent[1] == [tree.delay(before), tree.rate(before), *tree.queue(before, create=True)]
     assert (shaper.failure(), tree.state) == (None, before)
+    assert asked == [(["a->b"], []), ([], [5.0, 6.0])], "the rows of its trace come as before"
+    assert list(shaper._coming["a->b"]) == rows
 
 
 def test_a_port_that_is_refused_in_part_passes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
