@@ -44,9 +44,9 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a whole text file, in UTF-8, as `replacing` does."""
+    """Write a whole text file, in UTF-8, as `replacing` does. Bytes of names that are not UTF-8 are escaped."""
     with replacing(path, mode) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
 
 
 def check_new(paths: Iterable[Path]) -> None:

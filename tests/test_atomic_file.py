@@ -29,6 +29,12 @@ def test_a_file_is_the_old_one_until_it_is_the_new_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.pure
+def test_the_name_of_a_file_that_is_not_utf_8_is_written_escaped(tmp_path: Path) -> None:
+    write_text(tmp_path / "f", os.fsdecode(b"exp\xe9.yaml, \xc3\xbc"))
+    assert (tmp_path / "f").read_text(encoding="utf-8") == "exp\\udce9.yaml, ü"
+
+
+@pytest.mark.pure
 def test_what_fails_midway_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_text(path, "old")
