@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, FAILED, Json, Port, bad_input, err, fail, out, quantity
+from testbed.cli.console import BAD_INPUT, FAILED, Json, Port, bad_input, err, fail, interruptible_verb, out, quantity
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.run.directory import RUNS, give_back
 from testbed.spec.units import Loss, count
@@ -47,19 +48,17 @@ def view(
     from testbed.api.server import ApiServer
     from testbed.report.recording import RecordedRun
 
-    with tempfile.TemporaryDirectory(prefix="testbed-view-") as folder:
-        try:
-            with (
-                ApiServer(RecordedRun(run, forks=True), Path(folder) / "view.sock", port or 0) as server,
-                interruptible(),
-            ):
-                assert server.port is not None
-                page = write_entry(Path(folder), server.port, server.token)
-                give_back([Path(folder)])  # the browser of the user behind sudo must enter it
-                out.print(show_in_browser(page, ApiPort(server.port, shown=True)))
-                server.join()
-        except Interrupted:
-            return
+    with (
+        suppress(Interrupted),
+        interruptible(),
+        tempfile.TemporaryDirectory(prefix="testbed-view-") as folder,
+        ApiServer(RecordedRun(run, forks=True), Path(folder) / "view.sock", port or 0) as server,
+    ):
+        assert server.port is not None
+        page = write_entry(Path(folder), server.port, server.token)
+        give_back([Path(folder)])  # the browser of the user behind sudo must enter it
+        out.print(show_in_browser(page, ApiPort(server.port, shown=True)))
+        server.join()
 
 
 def export(
@@ -96,8 +95,9 @@ def export(
         if target.is_symlink():
             raise bad_input(f"{target}: is a link, which this command does not follow", "--out DIR")
         remove_links(target, records[0])
-    for file in write(records, target or Path("runs/comparison"), [known[name] for name in form.split(",")]):
-        typer.echo(file)
+    with interruptible_verb("; files that were written until then stay"):
+        for file in write(records, target or Path("runs/comparison"), [known[name] for name in form.split(",")]):
+            typer.echo(file)
 
 
 @app.callback(invoke_without_command=True)
