@@ -251,6 +251,7 @@ class GossipMember:
                     return
                 answer = self._carry_out(effect)
         except StopIteration:
+            self._thread.shutdown()  # a last step that nobody waits for changes the model, too
             self._simulation.end(self._name, self._setup)
 
     def close(self) -> None:
