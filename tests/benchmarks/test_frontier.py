@@ -93,6 +93,7 @@ def test_loss_bytes_and_time_against_all_reduce(tmp_path: Path) -> None:
     one = compared(found, TASK, "diloco", 3, 100, simulated=False)
     assert one is not None and one.seeds == one.reached == 2 and one.suspect == 0
     assert one.loss.value == pytest.approx(1.01) and one.worst.value == pytest.approx(1.01)
+    assert one.fewer is not None and one.fewer_most is not None
     assert one.fewer.value == pytest.approx(500) and one.fewer_most.value == pytest.approx(500)
     star, packing = one.sooner["star"], one.sooner["packing"]
     assert star is not None and packing is not None and one.seconds == 30.0
@@ -103,6 +104,14 @@ def test_loss_bytes_and_time_against_all_reduce(tmp_path: Path) -> None:
     assert "0/1" in table([one, never], TASK, 100, simulated=False).rows[1]
     draw({TASK.name: [one, never]}, tmp_path / "figure.svg")
     assert "muloco" in (tmp_path / "figure.svg").read_text()
+
+
+def test_a_scheme_that_sent_nothing_has_no_ratio_of_bytes(tmp_path: Path) -> None:
+    found = references() | {key("halos", seed): figures([2.5, 2.4], 0.0) for seed in (1, 2)}
+    one = compared(found, TASK, "halos", 2, 100, simulated=False)
+    assert one is not None and one.loss is not None and (one.fewer, one.fewer_most) == (None, None)
+    assert table([one], TASK, 100, simulated=False).rows[0].count("nothing") == 2
+    draw({TASK.name: [one]}, tmp_path / "figure.svg")
 
 
 def test_a_scheme_that_diverged_is_counted_and_its_last_finite_loss_is_not(tmp_path: Path) -> None:

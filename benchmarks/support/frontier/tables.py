@@ -36,10 +36,10 @@ class Compared:
     loss: Ratio | None
     #: The same at the worst site.
     worst: Ratio | None
-    #: All-reduce's bytes per member over the scheme's.
-    fewer: Ratio
+    #: All-reduce's bytes per member over the scheme's; None if the scheme sent nothing.
+    fewer: Ratio | None
     #: The same of the members with the most bytes.
-    fewer_most: Ratio
+    fewer_most: Ratio | None
     #: Seeds whose loss came within WITHIN of all-reduce's last loss.
     reached: int
     #: Their mean seconds until then.
@@ -65,9 +65,9 @@ def compared(found: Found, task: Task, scheme: str, seeds: int, steps: int, simu
         for name in REFERENCES
     }
 
-    def fewer(which: str) -> Ratio:
+    def fewer(which: str) -> Ratio | None:
         sent = {seed: its["packing"][which] * steps / TIMED_ROUNDS for seed, its in timed.items()}  # type: ignore[index]
-        return _sure(ratio(sent, {seed: run[which] for seed, run in runs.items()}))
+        return ratio(sent, {seed: run[which] for seed, run in runs.items() if run[which]})
 
     def losses(of: Mapping[int, Mapping[str, Any]], place: int) -> dict[int, float]:
         return {seed: loss for seed, run in of.items() if (loss := run["curve"][-1][place]) is not None}
@@ -88,11 +88,6 @@ def compared(found: Found, task: Task, scheme: str, seeds: int, steps: int, simu
     )
 
 
-def _sure(found: Ratio | None) -> Ratio:
-    assert found is not None  # there is a seed
-    return found
-
-
 def table(ones: Sequence[Compared], task: Task, steps: int, simulated: bool) -> Table:
     """Return the table of the schemes on a task."""
     rows = [
@@ -101,8 +96,7 @@ def table(ones: Sequence[Compared], task: Task, steps: int, simulated: bool) -> 
             f"{one.seeds}",
             "-" if one.loss is None else _percent(one.loss),
             "-" if one.worst is None else str(one.worst),
-            f"{one.fewer.value:.0f} ×",
-            f"{one.fewer_most.value:.0f} ×",
+            *("nothing" if its is None else f"{its.value:.0f} ×" for its in (one.fewer, one.fewer_most)),
             f"{one.reached}/{one.seeds}",
             "-" if one.seconds is None else f"{one.seconds:.1f}",
             *("-" if its is None else str(its) for its in (one.sooner["star"], one.sooner["packing"])),
@@ -143,7 +137,7 @@ def draw(by_task: Mapping[str, Sequence[Compared]], file: Path) -> None:
         panels = figure.subplots(rows, columns, squeeze=False).flat
         for axes, (task, ones) in zip(panels, by_task.items(), strict=False):
             for one in ones:
-                if one.loss is None:
+                if one.loss is None or one.fewer is None:
                     continue
                 number = names.index(one.scheme)
                 colour, marker = CYCLE[number % len(CYCLE)], "osD^vPX*"[number // len(CYCLE) % 8]
