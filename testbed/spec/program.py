@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from testbed.lazy import is_file
+from testbed.schemes import is_file
 from testbed.schemes.choice import SchemeChoice
 from testbed.spec.errors import Fault
 from testbed.spec.load import holds
