@@ -90,6 +90,8 @@ REMOVED_MEANWHILE = "unrecognized image ID"
 
 #: The file of a wheelhouse with the hash of the requirements.lock that it was last filled for.
 FILLED_FOR = "lock.sha256"
+#: The file that a process locks while it builds or removes images.
+IMAGES_LOCK = "images.lock"
 
 #: The checkout from which an image was built, so that two checkouts do not remove each other's images.
 CHECKOUT_LABEL = "testbed.checkout"
@@ -309,7 +311,8 @@ def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: S
         if not exists(client, tag):
             labels = _labels(kind, recipe) | {PACKAGES_LABELS["debian"]: held}
             changes = ["LABEL " + " ".join(f'{label}="{value}"' for label, value in labels.items())]
-            client.api.import_image_from_file(str(archive), repository=repository, tag=version, changes=changes)
+            with _alone():
+                client.api.import_image_from_file(str(archive), repository=repository, tag=version, changes=changes)
     return tag
 
 
@@ -519,16 +522,17 @@ def build_image(
         for attempt in range(BUILD_ATTEMPTS):
             context.seek(0)
             try:
-                client.images.build(
-                    fileobj=context,
-                    custom_context=True,
-                    tag=tag,
-                    buildargs=dict(arguments),
-                    labels={**_labels(kind, recipe), **labels},
-                    network_mode="none",
-                    rm=True,
-                    forcerm=True,
-                )
+                with _alone():
+                    client.images.build(
+                        fileobj=context,
+                        custom_context=True,
+                        tag=tag,
+                        buildargs=dict(arguments),
+                        labels={**_labels(kind, recipe), **labels},
+                        network_mode="none",
+                        rm=True,
+                        forcerm=True,
+                    )
             except (BuildError, APIError) as error:
                 why = str(error) if isinstance(error, BuildError) else str(error.explanation)
                 if LAYER_GONE.search(why) and attempt + 1 < BUILD_ATTEMPTS:
@@ -574,12 +578,25 @@ def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | No
         client: The client of the engine.
         wanted: Kind -> the tag of the image to keep; None keeps no image of that kind.
     """
-    for image in client.api.images(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):  # in one request, as in `find`
-        kind, tags = image["Labels"][KIND_LABEL], [tag for tag in image["RepoTags"] or () if tag != NO_TAG]
-        if kind not in wanted or wanted[kind] in tags:
-            continue
-        for name in [tag for tag in tags if tag.startswith(OWN_TAG)] if tags else [image["Id"]]:
-            remove_unused(client, name)
+    with _alone():
+        for image in client.api.images(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):  # in one request, as in `find`
+            kind, tags = image["Labels"][KIND_LABEL], [tag for tag in image["RepoTags"] or () if tag != NO_TAG]
+            if kind not in wanted or wanted[kind] in tags:
+                continue
+            for name in [tag for tag in tags if tag.startswith(OWN_TAG)] if tags else [image["Id"]]:
+                remove_unused(client, name)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other processes of this checkout from building images, and from removing them, within the context.
+
+    The engine lists an image before the image has its tag, so another process would remove it as superseded.
+    """
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / IMAGES_LOCK).open("w") as locking:
+        fcntl.flock(locking, fcntl.LOCK_EX)
+        yield
 
 
 def remove_unused(client: docker.DockerClient, name: str) -> None:

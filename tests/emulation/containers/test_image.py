@@ -57,6 +57,27 @@ def test_what_a_checkout_no_longer_wants_goes_by_its_tags_or_without_any_by_its_
     assert removed(listed) == ["testbed-worker:1", "testbed-worker:old", "sha256:3", "sha256:4", "testbed-worker:6"]
 
 
+def test_no_image_is_removed_while_another_process_builds_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that was built has no tag yet when the engine lists it first."""
+    held: list[str] = []
+
+    def is_locked(call: str) -> Any:
+        def checked(*_: Any, **__: Any) -> list[Any]:
+            with (tmp_path / image.IMAGES_LOCK).open("w") as lock, pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.append(call)
+            return [made("1", "worker")]
+
+        return checked
+
+    monkeypatch.setattr(image, "BUILD", tmp_path)
+    images = SimpleNamespace(build=is_locked("build"), remove=is_locked("remove"))
+    client: Any = SimpleNamespace(api=SimpleNamespace(images=is_locked("list")), images=images)
+    build_image(client, "worker", "recipe", [], {}, {})
+    remove_superseded(client, {"worker": "testbed-worker:2"})
+    assert held == ["build", "list", "remove"]
+
+
 @pytest.mark.parametrize(
     ("refused", "why"), [(404, "no such image"), (409, "conflict"), (500, "unrecognized image ID sha256:4")]
 )
