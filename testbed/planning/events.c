@@ -194,6 +194,7 @@ static struct arrival *arrival(struct flow *flow, int64_t position)
     return &flow->ring[position % flow->ring_size];
 }
 
+/* Set `due_s` of a flow, after its arrivals or the acknowledgement of its chunk have changed. */
 static void note_due(struct simulation *s, int64_t f)
 {
     struct flow *flow = &s->flows[f];

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.lazy import is_file
 from testbed.plan import Plan
-from testbed.schemes import SCHEMES, named
+from testbed.schemes import SCHEMES, is_file, named
 from testbed.schemes.options import Misfit, Options
 from testbed.schemes.scheme import Scheme
 

@@ -53,8 +53,7 @@ class Auto(Policy):
     raises, or whose plan does not fit the view, is left out, with a warning in the log. On networks of up to 16 members
     the plans near the best prediction are tried by simulation; among nearly equal plans the one with the fewest trees
     wins. The plan keeps the name of the policy that made it, so that a swap shows which policy took over. Planning
-    takes as long as all policies together, a third of it `packing`: 0.1 s for 6 or 9 members, 0.2 s for 16 (on two
-    cores).
+    takes as long as all policies together, seconds for 64 members.
     """
 
     #: Names of plug-ins that plan beside the project's own policies.

@@ -53,10 +53,10 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     verdict = judge(evidence)
     sync = experiment.spec.sync
     centred = sync.scheme.exchange == "all-reduce"
-    # A program's all-reduces have different sizes, iterations of gossip have no bound, and bounds are of the workers
-    # that a run begins with.
-    same = not outcome.status["membership_events"]
-    bounded = centred and program is None and members <= MOST_BOUNDED and same
+    # A program's all-reduces have different sizes, and iterations of gossip have no bound. The others' bounds are of
+    # the workers that the run began with.
+    lasting = not outcome.status["membership_events"]
+    bounded = centred and program is None and members <= MOST_BOUNDED and lasting
     even = bounded and has_one_bound(experiment, directory)
     bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if even else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
