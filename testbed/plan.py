@@ -377,6 +377,11 @@ class Plan:
         parties = (self.whole, *self.groups)
         return frozenset(target for party in parties for source, target, _ in party.edges() if source == member)
 
+    def neighbours(self, member: str) -> frozenset[str]:
+        """Return the members that send to `member`, or to which it sends, in a round among all."""
+        pairs = [{source, target} for source, target, _ in self.edges()]
+        return frozenset().union(*(pair - {member} for pair in pairs if member in pair))
+
     def codec_of(self, source: str, target: str) -> str:
         """Return the name of the codec for partial sums from `source` to `target`."""
         return self.link_codecs.get(f"{source}->{target}", self.codec)

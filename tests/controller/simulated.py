@@ -17,7 +17,18 @@ from testbed.controller.model.spec import ControllerSpec
 from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
-from testbed.protocol import Arrived, ControlMessage, Held, Prepare, Probe, Report, Welcome
+from testbed.protocol import (
+    Abort,
+    Arrived,
+    ControlMessage,
+    Held,
+    Holding,
+    Prepare,
+    Probe,
+    Reconfigure,
+    Report,
+    Welcome,
+)
 from testbed.simulation.environment import SimulatedController
 from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from tests.controller.fleet import PAUSE_S, take_probes, transfers
@@ -26,6 +37,9 @@ from tests.controller.fleet import PAUSE_S, take_probes, transfers
 #: before the next round, as real rounds leave time for it.
 MESSAGE_S = 0.005
 WORK_S = 0.02
+
+#: Of the round that a member is in when it is told to abort.
+ELEMENTS = 1000
 
 
 @dataclass(slots=True)
@@ -157,6 +171,12 @@ class SimulatedFleet(SimulatedController):
                 member.plans[plan.epoch] = plan
                 member.successor = plan.epoch
                 self._say(name, Held(name, plan.epoch, ""))
+            case Abort():
+                self._say(name, Holding(name, message.epoch, self.round, over=False, elements=ELEMENTS))
+            case Reconfigure():
+                plan = Plan.from_json(message.plan)
+                member.plans, member.successor = {plan.epoch: plan}, plan.epoch
+                self.epochs[-1] = plan.epoch  # by which the round that it is in goes on
             case Probe():
                 member.probes.add((name, message.peer))
 

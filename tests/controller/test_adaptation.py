@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.controller.model.spec import Elasticity
 from testbed.plan import Plan
 from testbed.planning import CostModel, View, make_policy
 from testbed.telemetry.store import read_records
@@ -95,6 +96,26 @@ def test_a_drop_is_seen_and_another_plan_held_before_the_round_that_it_comes_in_
         assert swap.active_round == rounds
         assert dropped not in used(in_force(fleet))
     assert len(list(read_records(tmp_path / "out/estimates.jsonl"))) == rounds + 1 + 2
+
+
+@pytest.mark.parametrize(("slower", "elastic", "restarts"), [(25, True, True), (3, True, False), (25, False, False)])
+def test_a_round_that_would_take_long_by_the_old_plan_starts_again_where_members_may_go(
+    tmp_path: Path, seed: int, slower: float, elastic: bool, restarts: bool
+) -> None:
+    rounds, view = 8, mesh()
+    with simulated(spec_of(view, elastic=Elasticity(quorum=3) if elastic else None), tmp_path, view, seed) as fleet:
+        fleet.run(rounds)
+        before, dropped = in_force(fleet), used(in_force(fleet))[0]
+        fleet.network = mesh(**{dropped: slower})
+        for _ in range(4):
+            fleet.linger(1.0)
+        (swap,) = fleet.swaps  # before any member has reported the round
+        assert swap.held_s is not None
+        assert in_force(fleet) == (swap.plan if restarts else before)
+        fleet.run(2)
+        assert in_force(fleet) == swap.plan and dropped not in used(swap.plan)
+        assert swap.active_round == rounds and swap.lost_updates == 0 == swap.duplicated_updates
+        assert fleet.swaps == [swap]
 
 
 def test_a_member_that_says_nothing_of_a_slow_round_is_waited_for(tmp_path: Path, seed: int) -> None:

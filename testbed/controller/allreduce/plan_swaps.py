@@ -3,6 +3,7 @@
     Prepare to its members --all hold it--> Confirm --a round follows it--> in force
         `---- a member can't hold it, does not answer in time, reconnected, or is gone --> dropped
 
+In an elastic run the current round may start again under the plan, as after a loss, if it would take too long else.
 One swap is pending at a time. The members decide when the plan takes force: they agree on it in a global round, or
 between two global rounds if they are in groups, without another message from the controller.
 """
@@ -41,18 +42,23 @@ class PlanSwaps:
         self._knowledge = knowledge
         self._requests = requests
 
-    def adopt(self, plan: Plan, reason: str, joins: str) -> Generator[Action, None, Plan]:
+    def adopt(self, plan: Plan, reason: str, joins: str, restarts: bool) -> Generator[Action, None, Plan]:
         """Have the members swap to a plan. While the run waits for its members, the plan becomes the first one.
 
         Args:
             plan: The plan, of any epoch.
             reason: Why it was adopted.
             joins: The member that joins with the plan, or empty.
+            restarts: Whether the members of an elastic run start their current round again under the plan.
 
         Returns:
             The plan with its epoch.
         """
         plans, running = self._group.plans, self._group.phase == "running"
+        if running and restarts:
+            plan = yield from self._group.restart(plan, reason)
+            yield Announce()
+            return plan
         plan = plan.with_epoch(plans.epochs.next() if running else plans.plan.epoch)
         if running:
             yield from self._prepare(plan, reason, joins)

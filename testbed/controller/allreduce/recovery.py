@@ -53,6 +53,9 @@ class Recovery:
         if odd := disagreeing(change.holdings.values()):
             yield from self._remove_members(odd)
             return
+        if change.plan is not None:
+            yield from self._reconfigure(change, membership.present, change.plan)
+            return
         work = partial(self._plan_for, self._maker.view(self._group.clocks.unix()), change.epoch)
         yield Background(work, partial(self._reconfigure, change, membership.present))
 

@@ -2,6 +2,7 @@
 
     a member is gone    Abort to all others --all Holdings are in--> Reconfigure, under a plan without the member
     a connection broke  the same with all members, which make new connections under the plan
+    a round starts again, under a plan that a planner adopted: the same with that plan
     a member comes      prepare: a plan that includes it, agreed on like any other; admit: its first round is complete
 
 If another member is lost before a reconfiguration has ended, the reconfiguration starts again under a newer epoch.
@@ -9,12 +10,12 @@ If another member is lost before a reconfiguration has ended, the reconfiguratio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from testbed.controller.model.actions import Actions, Tell
+from testbed.controller.model.actions import Action, Actions, Tell
 from testbed.controller.model.clocks import Clocks
 from testbed.controller.model.identity import Identities
 from testbed.controller.model.plan_history import PlanHistory
@@ -197,6 +198,8 @@ class Reconfiguration:
     why: str
     #: The deadline for holdings, in monotonic seconds.
     due: float
+    #: The plan with which the members will go on; None if it is to be made when all have reported.
+    plan: Plan | None = None
     holdings: dict[str, Holding] = field(default_factory=dict)
 
 
@@ -288,9 +291,12 @@ class AllReduceMembership:
             self.not_reconnected.discard(member)
             yield Tell(member, Stop(brief(f"the other members go on without this one: {why}"), again=True))
 
-    def abort(self, epoch: int, why: str, now: float) -> Actions:
-        """Start a reconfiguration: no element becomes final until all present members have reported what they hold."""
-        self.reconfiguration = Reconfiguration(epoch, brief(why), now + self._lease_s)
+    def abort(self, epoch: int, why: str, now: float, plan: Plan | None = None) -> Actions:
+        """Start a reconfiguration: no element becomes final until all present members have reported what they hold.
+
+        Then they go on under `plan`, or under one that is made for them.
+        """
+        self.reconfiguration = Reconfiguration(epoch, brief(why), now + self._lease_s, plan)
         self._aborted = False
         self.leases.begin(self.present, now)
         for member in sorted(self.present):
@@ -371,6 +377,12 @@ class GroupState:
     def abort(self, why: str) -> Actions:
         """Abort the current round: the present members report their state, and continue under another plan."""
         yield from self.membership.abort(self.plans.epochs.next(), why, self.clocks.monotonic())
+
+    def restart(self, plan: Plan, why: str) -> Generator[Action, None, Plan]:
+        """Abort the current round, which the present members start again under `plan`. Return it with its epoch."""
+        plan = plan.with_epoch(self.plans.epochs.next())
+        yield from self.membership.abort(plan.epoch, why, self.clocks.monotonic(), plan)
+        return plan
 
     def _expected(self, epoch: int) -> frozenset[str]:
         """Return the members that report the rounds of an epoch."""

@@ -30,6 +30,11 @@ LATELY, UNEXPLAINED = 10, 4
 #: The cost of a swap as a part of a round before one was measured: new connections begin slowly.
 COST = 0.5
 
+#: An elastic run starts the current round again under an adopted plan if a round under the old plan is predicted to
+#: take this many times a round under the new one, and these seconds more. Without that, a plan that is adopted during a
+#: slow round is followed two rounds later: members have sent their contributions, so the round can't agree on it.
+RESTART, RESTART_S = 1.5, 1.0
+
 #: A policy's own measure of what a plan costs under a view.
 Measure = Callable[[View, Plan], float]
 
@@ -54,6 +59,18 @@ class Decision:
     current_s: float | None
     #: The seconds under the proposed plan; infinite if no plan was proposed.
     proposed_s: float
+    #: The predicted seconds under the plan in force, even if its rounds took less so far; None if it was not simulated.
+    predicted_s: float | None = None
+
+    def restarts(self, performance: PlanPerformance) -> bool:
+        """Return whether members should start the current round again under the adopted plan.
+
+        A link must have fallen, and rounds under the old plan must have been measured: then the decision to adopt does
+        not rest on the prediction alone, and a restart leads to no further one.
+        """
+        if self.predicted_s is None or not (performance.fell and performance.newest_s):
+            return False
+        return self.predicted_s > RESTART * self.proposed_s + RESTART_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +210,7 @@ def decide(
     if surely_s <= cost_s:
         doubt = f", but surely only {surely_s:.1f} s in {rounds:.0f} rounds, and the swap may cost {cost_s:.1f} s"
         return Decision(False, saves + doubt, current_s, proposed_s), best
-    return Decision(True, saves, current_s, proposed_s), best
+    return Decision(True, saves, current_s, proposed_s, predicted_s), best
 
 
 def decide_by_measure(

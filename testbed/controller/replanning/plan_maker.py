@@ -27,6 +27,7 @@ class PlanMaker:
         options: The run's options for planning.
         knowledge: The knowledge of the network.
         training: The monitor of training in runs whose plans say how members train; None in other runs.
+        elastic: True if members may come and go.
     """
 
     def __init__(self, spec: ControllerSpec, options: PlanningSpec, group: GroupState) -> None:
@@ -34,7 +35,7 @@ class PlanMaker:
         self.knowledge = Knowledge(options.view)
         self.training = _training_monitor(spec, options.margin) if options.conducted else None
         self._group = group
-        self._elastic = spec.elastic is not None
+        self.elastic = spec.elastic is not None
         self._rounds = spec.rounds
 
     @property
@@ -106,7 +107,7 @@ class PlanMaker:
 
     def _check_groups(self, policy: str) -> None:
         """Raise PolicyError if the run, for which `policy` makes groups, is elastic."""
-        if self._elastic:
+        if self.elastic:
             raise PolicyError(
                 f"a plan of {policy} has groups, which elastic runs do not support; choose another policy, or a plan "
                 "without groups",

@@ -79,8 +79,9 @@ AGAIN, LOWER = 1.25, 0.8
 #: vain. Attempts each 2 s over constant links left half of the budget for the moment in which all links changed.
 MOVED = 1.25
 
-#: The periods after which the controller replans whatever the links' rates, also with the budget's reserve. Without
-#: that, a budget that attempts after a fall had overdrawn allowed no further attempt for 17 s.
+#: The periods after which the controller replans whatever the links' rates, and with the budget's reserve if a rate
+#: has changed. Without that, a budget that attempts after a fall had overdrawn allowed no attempt for 17 s. With the
+#: reserve on constant links, too, 16 members' attempts used up the budget, and those after falls waited 5 and 7 s.
 OVERDUE = 2.5
 
 
@@ -129,8 +130,8 @@ class Planner:
         monitor: Measures the network for the planner.
 
     Args:
-        adopt: Starts a swap to a plan; given the plan, the reason, and the member that joins with it or "". Returns the
-            plan with its epoch.
+        adopt: Starts a swap to a plan; given the plan, the reason, the member that joins with it or "", and whether
+            the current round starts again under it. Returns the plan with its epoch.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class Planner:
         group: GroupState,
         maker: PlanMaker,
         requests: PlanRequests,
-        adopt: Callable[[Plan, str, str], Generator[Action, None, Plan]],
+        adopt: Callable[[Plan, str, str, bool], Generator[Action, None, Plan]],
         out: Path,
     ) -> None:
         self.policy = maker.options.make_policy()
@@ -220,9 +221,10 @@ class Planner:
         yield from self._probes(now)
         passed_s, period_s = self._clocks.monotonic() - self._considered_s, self._maker.options.period_s
         overdue = passed_s >= OVERDUE * period_s
-        if fell or overdue or (passed_s >= period_s and self._has_news(now)):
+        news = self._has_news(now)
+        if fell or overdue or (passed_s >= period_s and news):
             # A fall stays urgent in the rounds after it: the attempts during its own round may have found no plan.
-            self._request_if_affordable(urgent=overdue or self._track.performance(now).fell)
+            self._request_if_affordable(urgent=(overdue and news) or self._track.performance(now).fell)
 
     def arrived(self, arrived: Arrived) -> Actions:
         """Take a member's trains during a round. If links are measured now, request a plan where one fell.
@@ -344,16 +346,21 @@ class Planner:
                 self._requests.defer(request)
         elif decision.adopt and group.phase != "over":
             reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
-            adopted = yield from self._adopt(proposal.plan, reason, request.joins)
+            of_rounds = policy.measure is None and proposal.plan.training == last.training
+            restarts = of_rounds and request.reason == "period" and self._restarts(decision)
+            adopted = yield from self._adopt(proposal.plan, reason, request.joins, restarts)
             before = "" if decision.current_s is None else f"{decision.current_s:.2f} s -> "
             saving = f"{'steps' if policy.measure else 'rounds'} {before}{decision.proposed_s:.2f} s predicted"
             log.info("plan %d (%s) adopted: %s; %s", adopted.epoch, adopted.policy, saving, reason)
-            of_rounds = policy.measure is None and adopted.training == last.training
             self._track.adopted(adopted, last, decision, request, of_rounds)
             self._vain_look = None
         else:
             self._vain_look = self._looked_in_vain(decision, policy)
         yield from self._record(request, proposal, last, adopted)
+
+    def _restarts(self, decision: Decision) -> bool:
+        """Return whether members should start the current round again under the adopted plan, and can."""
+        return self._maker.elastic and decision.restarts(self._track.performance(self._clocks.unix()))
 
     def _looked_in_vain(self, decision: Decision, policy: Policy) -> VainLook:
         now, keeps = self._clocks.unix(), 1 - self._maker.options.margin

@@ -315,7 +315,8 @@ class ElasticGroup:
             PlanError: The message's plan is invalid.
         """
         plan = Plan.from_json(message.plan)
-        orders = orders_for(self._settings.member, message.holdings)
+        member = self._settings.member
+        orders = orders_for(member, message.holdings, plan.neighbours(member))
         group = self._generations.make(plan, message.roster, orders.round - orders.reduces)
         with self._changed:
             if self._failure is not None or self._aborted is None or self._aborted.epoch > plan.epoch:

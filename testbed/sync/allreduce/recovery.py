@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,8 +48,10 @@ class RecoveryOrders:
         return self.restart or bool(self.left)
 
 
-def orders_for(member: str, holdings: Sequence[Holding]) -> RecoveryOrders:
+def orders_for(member: str, holdings: Sequence[Holding], near: Collection[str] = ()) -> RecoveryOrders:
     """Return the orders of `member`, given the holdings of all survivors, itself included.
+
+    It fetches from the members `near` it in the new plan, if they hold the means: the plan may avoid a slow link.
 
     The round to recover is the first that is not over at every survivor. No member can be two rounds ahead of another,
     because a round needs every member's update. A survivor in a later round holds all means of this one. If a survivor
@@ -68,16 +70,18 @@ def orders_for(member: str, holdings: Sequence[Holding]) -> RecoveryOrders:
     if first[member] > number:
         return RecoveryOrders(number, False, (), ())
     return RecoveryOrders(
-        number, False, spans.minus(whole, anywhere), _fetches(member, spans.minus(anywhere, held[member]), held)
+        number, False, spans.minus(whole, anywhere), _fetches(member, spans.minus(anywhere, held[member]), held, near)
     )
 
 
-def _fetches(member: str, missing: Spans, held: Mapping[str, Spans]) -> tuple[tuple[str, int, int], ...]:
-    """Return the fetches of missing elements. Each member begins with another peer, to share the load."""
+def _fetches(
+    member: str, missing: Spans, held: Mapping[str, Spans], near: Collection[str]
+) -> tuple[tuple[str, int, int], ...]:
+    """Return the fetches of missing elements, from `near` ones first. Each member begins with another one."""
     names = sorted(held)
     begin = names.index(member)
     fetch = []
-    for name in names[begin + 1 :] + names[:begin]:
+    for name in sorted(names[begin + 1 :] + names[:begin], key=lambda name: name not in near):
         fetch += [(name, start, stop) for start, stop in spans.both(missing, held[name])]
         missing = spans.minus(missing, held[name])
     return tuple(fetch)

@@ -19,7 +19,7 @@ from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.model.actions import Action, Actions, After, Background, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.spec import Elasticity
-from testbed.controller.replanning.planner import SAVED_S
+from testbed.controller.replanning.planner import OVERDUE, RESERVE_S, SAVED_S, VainLook
 from testbed.plan import Plan
 from testbed.planning import Pair, Policy, PolicyError, View, make_policy
 from testbed.planning.fastest import with_site_groups
@@ -60,7 +60,8 @@ class Told:
     """A coordinator, what it had sent, and what it asked to be called back for. Work is done at once, in order."""
 
     def __init__(self, out: Path, elastic: bool = True, begins: bool = True, **changes: Any) -> None:
-        spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0, **changes)
+        changes = {"period_s": 3600.0, **changes}
+        spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, **changes)
         assert spec.planning is not None
         self.clocks = SimulatedClocks(1.7e9)
         self.coordinator = AllReduceCoordinator(spec, spec.planning, out, self.clocks)
@@ -338,6 +339,30 @@ def test_a_swap_that_is_pending_while_a_broken_connection_is_mended_is_dropped(t
     assert {Plan.from_json(its.plan).trees[0].root for its in told.take(Prepare).values()} == {"c-w0"}
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["all stay", "one is lost meanwhile"])
+def test_a_round_starts_again_under_the_adopted_plan_unless_a_member_is_lost_meanwhile(told: Told, lost: bool) -> None:
+    told.go_round(1, epoch=0)
+    told.sent.clear()
+    better = make_policy("star", {"server": "d-w0"}).plan(VIEW)
+    told.do(told.coordinator.swaps.adopt(better, "a link fell", "", True))
+    assert {its.epoch for its in told.take(Abort).values()} == {1}
+    names: tuple[str, ...] = NAMES
+    if lost:
+        names = OTHERS
+        told.lose(LOST)
+    report_holdings(told, names)
+    resumed = told.take(Reconfigure)
+    assert resumed.keys() == set(names)
+    assert Plan.from_json(resumed["a-w0"].plan) == told.plan
+    assert told.plan == (
+        told.coordinator.maker.plan(told.coordinator.planner.policy, VIEW.among(OTHERS)).with_epoch(2)
+        if lost
+        else better.with_epoch(1)
+    )
+    told.go_round(2, told.plan.epoch, names)
+    assert [done.number for done in told.coordinator.group.rounds.complete] == [1, 2]
+
+
 def test_a_round_that_lacked_only_the_lost_member_is_over_with_the_loss(told: Told) -> None:
     told.go_round(1, 0, OTHERS)
     assert told.coordinator.group.rounds.complete == []
@@ -463,6 +488,23 @@ def test_the_budget_for_plans_grows_by_the_controller_s_own_clock(told: Told, tm
     told.clocks.now_s = 90.0
     told.go_round(10, epoch=0)
     assert considered() == 2
+
+
+@pytest.mark.parametrize("news", [False, True])
+def test_an_overdue_attempt_uses_the_reserve_only_if_a_rate_may_have_changed(tmp_path: Path, news: bool) -> None:
+    def considered() -> int:
+        return len(list(read_records(tmp_path / "decisions.jsonl")))
+
+    told = Told(tmp_path, period_s=2.0)
+    planner = told.coordinator.planner
+    for number in range(1, 5):
+        told.go_round(number, epoch=0)
+    before = considered()
+    planner._vain_look = VainLook(rounds=1, fell={}, until_s=0.0, rates_bps={}, unsure=news)
+    planner._budget.spend(SAVED_S - RESERVE_S / 2)
+    told.clocks.now_s = OVERDUE * 2.0
+    told.go_round(5, epoch=0)
+    assert considered() == before + news
 
 
 @pytest.mark.parametrize("meanwhile", ["withdrawn", "network", "lost"])

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from testbed.controller.replanning.decision import (
     COST,
     LATELY,
+    RESTART,
+    RESTART_S,
     Decision,
     PlanPerformance,
     SwapRules,
@@ -77,6 +79,17 @@ def test_a_saving_in_doubt_is_not_taken() -> None:
     unsure = decided(25, doubts=doubts)
     assert not unsure.adopt and "surely only" in unsure.why
     assert decided(4, doubts=doubts).adopt
+
+
+def test_a_round_starts_again_if_a_link_fell_and_rounds_would_be_much_longer() -> None:
+    fell = PlanPerformance(10, whole_s=(2.0, 2.0), since_last_s=6.0, since_fall=0)
+    decision = decided(1, fell)
+    assert decision.adopt and decision.restarts(fell)
+    assert not decision.restarts(replace(fell, since_fall=LATELY)), "no link fell"
+    assert not decision.restarts(replace(fell, whole_s=())), "no round was measured"
+    enough_s = RESTART * decision.proposed_s + RESTART_S
+    for predicted_s, restarts in ((enough_s + 0.1, True), (enough_s - 0.1, False), (None, False)):
+        assert replace(decision, predicted_s=predicted_s).restarts(fell) == restarts
 
 
 def test_the_best_is_chosen_and_the_plan_in_force_is_not_left_for_itself() -> None:

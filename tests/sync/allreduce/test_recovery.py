@@ -89,6 +89,12 @@ def test_a_round_that_is_over_for_one_is_fetched_whole() -> None:
     assert not any(orders_for(member, holdings).reduces for member in "abc")
 
 
+def test_means_are_fetched_from_members_that_the_plan_joins_to_this_one() -> None:
+    holdings = [*(Holding(member, 4, 7, True) for member in "abc"), Holding("d", 4, 7, False, 10)]
+    fetched = [orders_for("d", holdings, near).fetch for near in ((), {"c"}, {"c", "b"}, {"e"})]
+    assert [peer for [(peer, _, _)] in fetched] == ["a", "c", "b", "a"]
+
+
 def slices(*parts: tuple[int, int, str]) -> list[MeanSlice]:
     return [MeanSlice(start, stop, tuple(members), float(len(members))) for start, stop, members in parts]
 
