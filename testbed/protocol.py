@@ -25,6 +25,9 @@ Where the run is elastic (its Welcome has a lease) there are more:
                    <-------------        Abort a member is gone: finish no more elements
       Holding      ------------->             the member's round, and the elements that it holds final
                    <-------------  Reconfigure a plan without the lost member, and what each member holds
+      Unreached    ------------->             the neighbours to which no connection could be opened in a long round
+                   <-------------        Reach to a member that waits to join: can it reach the others?
+      Unreached    ------------->             those that it can't reach; it joins once it reaches most of them
 
 Members that gossip, by a scheme that goes on without a lost member, send Lost in any run: of two that lost each
 other the controller removes the one that lost more of its neighbours, tells it to stop, and the others by Died.
@@ -84,7 +87,7 @@ from testbed.schema import PeerSample as PeerSample
 from testbed.schema import ProtocolError as ProtocolError
 from testbed.schema import Train as Train
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 #: The longest line. A plan of 1,000 members with 1,000 trees is longer, and does not travel this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -267,6 +270,26 @@ class Lost(ControlMessage, frozen=True):
     generation: Number
     #: The connection is broken; else the peer has not sent for longer than a round takes.
     broken: bool = True
+
+
+class Reach(ControlMessage, frozen=True):
+    """From the controller, to a member that waits to join: try to open a connection to each of these members."""
+
+    roster: Roster
+
+
+class Unreached(ControlMessage, frozen=True):
+    """From a member: the peers to which it could open no connection just now. It replaces the member's last one."""
+
+    member: Name
+    peers: Annotated[tuple[Name, ...], Meta(max_length=MOST_MEMBERS)]
+    #: The epoch of the generation's first plan; 0 from a member that waits to join.
+    generation: Number = 0
+
+    @property
+    def named(self) -> set[str]:
+        """The peers that the message names."""
+        return set(self.peers)
 
 
 class Abort(ControlMessage, frozen=True):

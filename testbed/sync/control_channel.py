@@ -9,13 +9,26 @@ import ssl
 import struct
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from testbed.protocol import MAX_LINE_BYTES, ControlMessage, Hello, ProtocolError, Stop, Welcome, decode, encode
+from testbed.protocol import (
+    MAX_LINE_BYTES,
+    ControlMessage,
+    Hello,
+    ProtocolError,
+    Reach,
+    Stop,
+    Unreached,
+    Welcome,
+    decode,
+    encode,
+)
 from testbed.sockets import CONTROLLER, SILENT_S, Tls, host_and_port, keep_alive, peer_name, unix_address
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.transport.sockets import close_now, shut_down
+from testbed.sync.transport.sockets import REACHED_S, ReachCheck, close_now, shut_down
 
 _POLL_S = 0.1
 #: The longest attempt to connect in seconds. A working controller accepts at once; if its host drops packets, another
@@ -78,7 +91,7 @@ class ControlChannel:
         return decode(line) if whole else None
 
     def greet(self, hello: Hello, timeout_s: float) -> Welcome:
-        """Send this member's Hello, and wait for the controller's Welcome.
+        """Send this member's Hello, and wait for the controller's Welcome. Answer meanwhile which members are reached.
 
         Args:
             hello: The Hello.
@@ -91,7 +104,8 @@ class ControlChannel:
         try:
             self.send(hello)
             self._connection.settimeout(timeout_s)
-            message = self.receive()
+            while isinstance(message := self.receive(), Reach):
+                self.send(Unreached(hello.member, unreached(message.roster)))
             self._connection.settimeout(None)
         except ProtocolError as error:
             raise SyncError(f"the controller sent a malformed message: {error}", rule="no-message") from error
@@ -118,6 +132,15 @@ class ControlChannel:
     def close(self) -> None:
         """Close the channel. A thread that is blocked in `receive` returns."""
         close_now(self._connection)
+
+
+def unreached(roster: Mapping[str, tuple[str, int]]) -> tuple[str, ...]:
+    """Return the members of `roster` to which no connection can be opened within REACHED_S."""
+    deadline = time.monotonic() + REACHED_S
+    with closing(ReachCheck(roster)) as check:
+        while (left_s := deadline - time.monotonic()) > 0 and not check.step(left_s):
+            pass
+        return tuple(sorted(check.unreached))
 
 
 class _TlsReader(io.RawIOBase):

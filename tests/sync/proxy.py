@@ -1,4 +1,4 @@
-"""Proxies before members that delay the bytes to them, each connection independently."""
+"""Proxies before members that delay the bytes to them, each connection independently; and a host that never answers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Self
 
 from testbed.sync.transport.sender import CLOSE_S
@@ -81,3 +81,15 @@ def _answer(source: socket.socket, target: socket.socket) -> None:
             source.sendall(data)
     close_now(source)
     close_now(target)
+
+
+@contextmanager
+def unanswered() -> Iterator[tuple[str, int]]:
+    """Yield an address whose host answers no attempt to connect: its queue of accepted connections is full."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield listening.getsockname()

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from testbed.protocol import Hello, Renew
+from testbed.protocol import Hello, Reach, Renew, Stop, Unreached, decode, encode
 from testbed.sync import control_channel
 from testbed.sync.control_channel import ControlChannel
-from testbed.sync.errors import SyncError
+from testbed.sync.errors import Stopped, SyncError
+from tests.sync.proxy import unanswered
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
@@ -54,6 +55,21 @@ def test_a_connection_that_breaks_before_the_welcome_is_a_failed_join() -> None:
             with pytest.raises(SyncError) as caught:
                 channel.greet(Hello("a", (host, port)), PATIENCE_S)
             assert caught.value.rule == "no-welcome"
+
+
+def test_a_member_that_waits_to_join_says_whom_it_can_t_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_channel, "REACHED_S", 0.1)
+    with unanswered() as nowhere, socket.create_server(("127.0.0.1", 0)) as listening:
+        address = listening.getsockname()
+        with closing(ControlChannel(f"tcp:{address[0]}:{address[1]}", PATIENCE_S)) as channel:
+            accepted, _ = listening.accept()
+            with accepted, accepted.makefile("rb") as lines:
+                for message in (Reach({"b": nowhere, "c": address}), Stop("the run is over")):
+                    accepted.sendall(encode(message))
+                with pytest.raises(Stopped):
+                    channel.greet(Hello("a", address), PATIENCE_S)
+                assert isinstance(decode(lines.readline()), Hello)
+                assert decode(lines.readline()) == Unreached("a", ("b",))
 
 
 class Secured:

@@ -3,13 +3,15 @@
 a round is complete  another plan may have come into force; links are measured, and the planner may replan
 a plan is adopted    the members prepare it, and follow it from some round on (see PlanSwaps)
 a member is lost     the pending swap is dropped; the others report what they hold, and go on under a plan without it
-a member joins       a plan that includes it is adopted like any other; it copies its state from the nearest member
+a member joins       once it reaches most others, a plan that includes it is adopted like any other; it copies its
+                     state from the nearest member
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,27 @@ from testbed.controller.replanning.plan_maker import PlanMaker
 from testbed.controller.replanning.plan_requests import PlanRequests
 from testbed.controller.replanning.planner import Planner
 from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, make_policy
-from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Report, Stop
+from testbed.protocol import (
+    Arrived,
+    ControlMessage,
+    Goodbye,
+    Held,
+    Hello,
+    Holding,
+    Lost,
+    Rejoin,
+    Report,
+    Stop,
+    Unreached,
+)
 
 log = logging.getLogger(__name__)
 
 #: Rounds that are searched for the newest value of each metric, since models are evaluated in some rounds only.
 NEWEST_ROUNDS = 50
+
+#: Seconds after which a member that waits to join is asked once more whether it reaches the others.
+REACH_AGAIN_S = 2.0
 
 
 class AllReduceCoordinator(Coordinator):
@@ -51,6 +68,7 @@ class AllReduceCoordinator(Coordinator):
         requests = PlanRequests()
         self.swaps = PlanSwaps(self.group, self.maker.knowledge, requests)
         self.planner = Planner(self.group, self.maker, requests, self.swaps.adopt, out)
+        self._unjoined: dict[str, Hello] = {}  # members that wait until they reach the others
         self._recovery = Recovery(self.group, self.maker, self.planner, self._remove_members)
 
     @property
@@ -118,7 +136,8 @@ class AllReduceCoordinator(Coordinator):
             if not (isinstance(action, Tell) and action.member == hello.member):  # the new process waits there
                 yield action
         self.group.membership.roster[hello.member] = hello.address
-        self.planner.request_join(hello.member)
+        self._unjoined[hello.member] = hello
+        yield self.group.membership.ask_reach(hello.member)
 
     def receive(self, message: ControlMessage) -> Actions:
         """Handle a member's message, and renew the member's lease.
@@ -141,6 +160,9 @@ class AllReduceCoordinator(Coordinator):
                 log.info("%s reports a loss of %s: %s", member, peer, why)
                 membership.report_loss(message, now)
                 yield from self._remove_members(membership.lost_members(now))
+            case Unreached() if self.running:
+                self.check_names(message)
+                yield from self._handle_unreached(message)
             case Holding():
                 yield from self._recovery.holding(message)
             case Goodbye():
@@ -159,8 +181,33 @@ class AllReduceCoordinator(Coordinator):
             yield from self._remove_members({member: why})
             return
         self.group.membership.leases.disconnect(member)
+        self._unjoined.pop(member, None)
         yield from self._remove_members(self.group.membership.lost_members(self.clocks.monotonic()))
         yield from self.swaps.abandon_join(member, why)
+
+    def _handle_unreached(self, unreached: Unreached) -> Actions:
+        """Remove members that are cut off, or have a member join once it reaches most others. Else it is asked again.
+
+        A member that joined before could stop the others: they would wait for it in the first round with it.
+        """
+        membership, member = self.group.membership, unreached.member
+        if member in self.present:
+            membership.report_unreached(unreached)
+            yield from self._remove_members(membership.cut_off(self.group.plans.plan))
+            return
+        if (hello := self._unjoined.get(member)) is None:
+            return
+        missing = self.present.intersection(unreached.peers)
+        if 2 * len(missing) < len(self.present):
+            del self._unjoined[member]
+            self.planner.request_join(member)
+            return
+        log.info("%s can't join yet: it can't reach %s", member, ", ".join(sorted(missing)))
+        yield After(REACH_AGAIN_S, partial(self._ask_again, hello))
+
+    def _ask_again(self, hello: Hello) -> Actions:
+        if self.running and self._unjoined.get(hello.member) is hello:
+            yield self.group.membership.ask_reach(hello.member)
 
     def proceed(self) -> Actions:
         """Consider the queued requests for a plan, one at a time."""
@@ -236,6 +283,7 @@ class AllReduceCoordinator(Coordinator):
         """Remove lost members, each with the reason. The others go on if they still make a quorum."""
         group = self.group
         for member in gone.keys() - self.present:
+            self._unjoined.pop(member, None)
             group.membership.leases.end(member)
             yield from self.swaps.abandon_join(member, gone[member])
         gone = {member: why for member, why in gone.items() if member in self.present}

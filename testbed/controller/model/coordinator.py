@@ -14,7 +14,7 @@ from testbed.controller.model.membership import MembershipEvent
 from testbed.controller.model.spec import ControllerSpec
 from testbed.errors import DetailedError
 from testbed.planning import Pair, PhysicalLink
-from testbed.protocol import Arrived, ControlMessage, Goodbye, Hello, Rejoin, Report
+from testbed.protocol import Arrived, ControlMessage, Goodbye, Hello, Rejoin, Report, Unreached
 
 
 class NotForMembers(DetailedError, ValueError):
@@ -78,7 +78,7 @@ class Coordinator(ABC):
         """Convert a Unix time that a member reported to monotonic time."""
         return self._unix.moment(said_s, self.clocks.unix(), self.clocks.monotonic())
 
-    def check_names(self, report: Report | Arrived) -> None:
+    def check_names(self, report: Report | Arrived | Unreached) -> None:
         """Check that a report names only members of the run.
 
         Raises:

@@ -3,6 +3,7 @@
     a member is gone    Abort to all others --all Holdings are in--> Reconfigure, under a plan without the member
     a connection broke  the same with all members, which make new connections under the plan
     a round starts again, under a plan that a planner adopted: the same with that plan
+    members are cut off from the others, which are the most: they are gone, and join once they reach the others
     a member comes      prepare: a plan that includes it, agreed on like any other; admit: its first round is complete
 
 If another member is lost before a reconfiguration has ended, the reconfiguration starts again under a newer epoch.
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import networkx as nx
+
 from testbed.controller.model.actions import Action, Actions, Tell
 from testbed.controller.model.clocks import Clocks
 from testbed.controller.model.identity import Identities
@@ -22,11 +25,27 @@ from testbed.controller.model.plan_history import PlanHistory
 from testbed.controller.model.round_log import RoundLog
 from testbed.controller.model.spec import ControllerSpec, Elasticity
 from testbed.plan import Plan
-from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
+from testbed.protocol import (
+    Abort,
+    Hello,
+    Holding,
+    Job,
+    Lost,
+    Prepare,
+    Reach,
+    Reconfigure,
+    Rejoin,
+    Stop,
+    Unreached,
+    Welcome,
+)
 from testbed.schema import brief
 
 #: Checks within a lease. If a check comes late, the controller itself was stalled, and members get that time back.
 CHECKS = 8
+
+#: The most names of members in one reason.
+SAID = 3
 
 
 class Leases:
@@ -43,6 +62,8 @@ class Leases:
     A broken connection that was reported more than a lease ago proves nothing about a member that is alive: the member
     has renewed its lease since.
 
+    Members that the plan no longer joins to the most others are lost, too: see `cut_off`.
+
     A member that said goodbye stays for the others until it is released. It may end its connections and its process, so
     it is lost only while another member waits for it.
     """
@@ -56,6 +77,7 @@ class Leases:
         self._broken: dict[str, dict[str, tuple[float, str]]] = {}
         self._waits: dict[str, dict[str, tuple[float, str]]] = {}
         self._advanced: dict[str, float] = {}
+        self._unreached: dict[str, frozenset[str]] = {}
         self._checked_s = 0.0
 
     @property
@@ -101,9 +123,40 @@ class Leases:
         elif peer not in self._leaving:
             self._broken.setdefault(peer, {})[member] = (now, why)
 
+    def report_unreached(self, member: str, peers: Collection[str]) -> None:
+        """Record to which peers a member could open no connection in the current round."""
+        self._unreached[member] = frozenset(peers)
+
+    def cut_off(self, pairs: Iterable[tuple[str, str]], quorum: int) -> dict[str, str]:
+        """Return the members that are cut off from the others, each with the reason.
+
+        `pairs` are joined by the plan, unless one of the two could not reach the other. Of the parts into which the
+        members fall, the largest goes on, or of equal ones the one with the first member. None is cut off if the
+        largest is no quorum: then only a return of the path helps.
+        """
+        dead = {frozenset((member, peer)) for member, peers in self._unreached.items() for peer in peers}
+        if not dead:
+            return {}
+        joined = nx.Graph()
+        joined.add_nodes_from(sorted(self._renewed_s))
+        joined.add_edges_from(
+            pair for pair in pairs if frozenset(pair) not in dead and self._renewed_s.keys() >= {*pair}
+        )
+        parts = list(nx.connected_components(joined))
+        most = max(parts, key=len)
+        if len(most) < quorum:
+            return {}
+        found: dict[str, str] = {}
+        for part in parts:
+            beyond = sorted(frozenset().union(*(pair for pair in dead if pair & part)) - part)
+            why = f"no connection can be opened between {_names(part)} and {_names(beyond)}"
+            found |= dict.fromkeys(part - most, why)
+        return found
+
     def advance(self, member: str, now: float) -> None:
         """Record that a member finished a round, and so waits for nobody."""
         self._advanced[member] = now
+        self._unreached.pop(member, None)
         for by in self._waits.values():
             by.pop(member, None)
 
@@ -141,6 +194,7 @@ class Leases:
         self._renewed_s.pop(member, None)
         self._disconnected.discard(member)
         self._advanced.pop(member, None)
+        self._unreached.pop(member, None)
         for reports in (self._broken, self._waits):
             reports.pop(member, None)
         self._drop_reports_by(member)
@@ -168,6 +222,13 @@ class Leases:
             if now - since > self._lease_s:
                 return f"{by} waits for {member} longer than a round takes: {waited[by][1]}"
         return ""
+
+
+def _names(members: Iterable[str]) -> str:
+    """Return the first SAID names, and how many more there are."""
+    names = sorted(members)
+    more = f" and {len(names) - SAID} more" if len(names) > SAID else ""
+    return ", ".join(names[:SAID]) + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +296,20 @@ class AllReduceMembership:
         """
         if lost.generation >= self._generation:
             self.leases.report_peer(lost.member, lost.peer, lost.why, lost.broken, now)
+
+    def report_unreached(self, unreached: Unreached) -> None:
+        """Record which peers a member could not reach, unless the report is of an earlier generation."""
+        if unreached.generation >= self._generation:
+            self.leases.report_unreached(unreached.member, unreached.peers)
+
+    def cut_off(self, plan: Plan) -> dict[str, str]:
+        """Return the members that are cut off from the others (see Leases), each with the reason.
+
+        The caller must `remove` them. There are none during a reconfiguration.
+        """
+        if self.reconfiguration is not None:
+            return {}
+        return self.leases.cut_off(((source, target) for source, target, _ in plan.edges()), self.quorum)
 
     def lost_members(self, now: float) -> dict[str, str]:
         """Return the lost members, each with the reason. The caller must `remove` them.
@@ -322,6 +397,10 @@ class AllReduceMembership:
             yield Tell(member, Reconfigure(plan.to_json(), _roster_of(self.roster, plan), holdings))
 
     # Members that join
+
+    def ask_reach(self, member: str) -> Tell:
+        """Return the question which present members a member that waits to join can't reach."""
+        return Tell(member, Reach({present: self.roster[present] for present in sorted(self.present)}))
 
     def welcome(self, member: str, job: Job, plan: Plan, source: str = "") -> Tell:
         """Return a member's Welcome. A member that joins during training copies its state from the member `source`."""

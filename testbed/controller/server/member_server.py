@@ -30,6 +30,7 @@ from testbed.protocol import (
     Renew,
     Report,
     Stop,
+    Unreached,
 )
 from testbed.schema import brief
 from testbed.sockets import Tls, is_host, keep_alive, unix_address
@@ -43,7 +44,7 @@ SOCKET = "control.sock"
 STOPPED = "the controller was stopped"
 
 #: The messages that members may send once they have joined.
-MEMBER_MESSAGES = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
+MEMBER_MESSAGES = (Report, Arrived, Held, Renew, Lost, Unreached, Holding, PromiseGraph, Goodbye)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from functools import partial
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Abort, ControlMessage, Holding, Lost, MeanSlice, Reconfigure, Rejoin
+from testbed.protocol import Abort, ControlMessage, Holding, Lost, MeanSlice, Reconfigure, Rejoin, Unreached
 from testbed.schema import brief
 from testbed.sync.allreduce.fetch import (
     FetchAnswer,
@@ -53,6 +53,9 @@ REMEMBERED = 32
 NEEDED = 3
 #: The factor on the longest round: a path whose rate drops to an eighth is slow, not broken.
 SLACK = 8.0
+#: The factor on the longest round after which a member looks whether its neighbours can be reached, and the largest
+#: part of the round's timeout for that wait. A look costs a packet a neighbour.
+LOOK_SLACK, LOOK_PART = 2.0, 0.25
 #: The shortest timeout in seconds. Rounds may take milliseconds, but the machine's scheduler may delay one by a second.
 LEAST_S = 3.0
 
@@ -78,6 +81,13 @@ class AdaptiveTimeout:
         if len(self._took) < NEEDED:
             return self._most_s
         return min(max(SLACK * max(self._took), LEAST_S), self._most_s)
+
+    @property
+    def look_s(self) -> float:
+        """The wait in a round before a look at the neighbours: at most LOOK_PART of `most_s`."""
+        if len(self._took) < NEEDED:
+            return LOOK_PART * self._most_s
+        return min(max(LOOK_SLACK * max(self._took), LEAST_S), LOOK_PART * self._most_s)
 
 
 class ElasticGroup:
@@ -119,7 +129,9 @@ class ElasticGroup:
         self._failure: SyncError | None = None
         self._timeout = AdaptiveTimeout(settings.timeout_s)
         first_round = None if source else after_round
-        self._generations = Generations(plan, settings, roster, first_round, reproducible, self._report_lost)
+        self._generations = Generations(
+            plan, settings, roster, first_round, reproducible, self._report_lost, self._report_unreached
+        )
 
     @property
     def current(self) -> AllReduceGroup:
@@ -238,7 +250,7 @@ class ElasticGroup:
         barred, result = -1, None
         while result is None:
             group, orders = self._await_group(attempt, barred)
-            group.suspect_s = self._timeout.seconds
+            group.suspect_s, group.look_s = self._timeout.seconds, self._timeout.look_s
             try:
                 result = self._try(group, orders, attempt)
             except Halted:
@@ -336,6 +348,9 @@ class ElasticGroup:
                 return
             self._losses[key] = self.finished, lost
         self._tell(lost)
+
+    def _report_unreached(self, epoch: int, peers: tuple[str, ...]) -> None:
+        self._tell(Unreached(self._settings.member, peers, epoch))
 
     # -- called by the Listener ----------------------------------------------------------------------------------------
 

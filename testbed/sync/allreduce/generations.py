@@ -21,6 +21,7 @@ class Generations:
         after_round: The round before the first one; None if `start` will tell it.
         reproducible: Fix the order of additions.
         on_lost: Called with the generation and the loss of a peer, except in generations that are over.
+        on_unreached: Called with the generation and the neighbours that a look did not reach.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Generations:
         after_round: int | None,
         reproducible: bool,
         on_lost: Callable[[int, Loss], None],
+        on_unreached: Callable[[int, tuple[str, ...]], None],
     ) -> None:
         #: The generation in force.
         self.epoch = plan.epoch
@@ -39,6 +41,7 @@ class Generations:
         self._settings = settings
         self._reproducible = reproducible
         self._on_lost = on_lost
+        self._on_unreached = on_unreached
         self._next: dict[int, tuple[AllReduceGroup, str]] = {}
         self._before: AllReduceGroup | None = None
         self._retiring: dict[threading.Thread, AllReduceGroup] = {}
@@ -52,8 +55,8 @@ class Generations:
     def make(self, plan: Plan, roster: Roster, after_round: int | None) -> AllReduceGroup:
         """Return a new group for the generation that begins with `plan`."""
         settings = replace(self._settings, generation=plan.epoch)
-        lost = partial(self.report_lost, plan.epoch)
-        return AllReduceGroup(plan, settings, roster, after_round, self._reproducible, lost)
+        lost, unreached = partial(self.report_lost, plan.epoch), partial(self._on_unreached, plan.epoch)
+        return AllReduceGroup(plan, settings, roster, after_round, self._reproducible, lost, unreached)
 
     def report_lost(self, epoch: int, loss: Loss) -> None:
         """Report a lost peer, unless the generation of `epoch` is over."""

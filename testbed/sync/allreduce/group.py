@@ -25,6 +25,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 
 import torch
@@ -45,6 +46,9 @@ from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.executor import weakly
 from testbed.sync.transport import Greeting, Outbox, TransportSettings, sockets
 
+#: The pause between two steps of a look at neighbours, in seconds.
+_STEP_S = 0.1
+
 #: The address at which each member listens.
 Roster = Mapping[str, tuple[str, int]]
 
@@ -60,6 +64,8 @@ class AllReduceGroup:
         plans: The plans that this member holds.
         outbox: Sends frames to peers.
         suspect_s: Seconds after which a round reports the peers that it still waits for to `on_lost`.
+        look_s: Seconds after which a round looks whether this member's neighbours in the plan can be reached; then
+            again each `look_s`.
         swaps: This member's part in early commits.
     """
 
@@ -71,6 +77,7 @@ class AllReduceGroup:
         after_round: int | None = 0,
         reproducible: bool = False,
         on_lost: Callable[[Loss], None] | None = None,
+        on_unreached: Callable[[tuple[str, ...]], None] | None = None,
         make_outbox: Callable[..., Outbox] = Outbox,
     ) -> None:
         """Connect to the next hops of the first plan.
@@ -83,6 +90,7 @@ class AllReduceGroup:
             reproducible: Fix the order of additions.
             on_lost: Called with a lost peer, and with one that a round has waited for longer than `suspect_s`; the
                 round goes on waiting. None: a lost peer ends the round.
+            on_unreached: Called with the neighbours that a look did not reach, none included.
             make_outbox: Makes the outbox; takes the arguments of Outbox.
 
         Raises:
@@ -95,8 +103,10 @@ class AllReduceGroup:
         self.members = plan.members
         self.plans = HeldPlans(settings.member, plan)
         self.outbox = make_outbox(settings, headers.size, roster, weakly(self._undelivered))
-        self.suspect_s = float("inf")
+        self.suspect_s = self.look_s = float("inf")
+        self._roster = roster
         self._on_lost = on_lost
+        self._on_unreached = on_unreached
         self._overlaps_announced = False  # this member will overlap rounds
         self._overlaps_known = False  # all members know that some member does
         self._progress = RoundProgress()
@@ -278,13 +288,36 @@ class AllReduceGroup:
             self._progress.changed.wait(left)
 
     def _await_end(self, current: Round, deadline: float) -> None:
-        suspect_at = time.monotonic() + self.suspect_s
-        if self._on_lost is not None and not self._await_over(current, deadline, suspect_at):
-            # This thread does not hold the lock of the rounds here: `on_lost` takes the engine's lock, and the thread
-            # that aborts a round takes the lock of the rounds while it holds the engine's lock.
-            for peer, data in current.missing().items():
-                self._on_lost(Loss(peer, f"{current}: still waiting for {data} from {peer}", broken=False))
-        self._await_over(current, deadline, float("inf"))
+        began = time.monotonic()
+        suspect_at, look_at = began + self.suspect_s, began + self.look_s
+        # This thread does not hold the lock of the rounds here: `on_lost` takes the engine's lock, and the thread that
+        # aborts a round takes the lock of the rounds while it holds the engine's lock.
+        while not self._await_over(current, deadline, min(suspect_at, look_at)):
+            if time.monotonic() >= suspect_at:
+                suspect_at = float("inf")
+                if self._on_lost is not None:
+                    for peer, data in current.missing().items():
+                        self._on_lost(Loss(peer, f"{current}: still waiting for {data} from {peer}", broken=False))
+            if time.monotonic() >= look_at:
+                if not self._look(current, deadline):
+                    return
+                look_at = time.monotonic() + self.look_s
+
+    def _look(self, current: Round, deadline: float) -> bool:
+        """Report which neighbours in the plan can't be reached. Returns False if the round was over before that."""
+        member, until = self.settings.member, min(time.monotonic() + sockets.REACHED_S, deadline)
+        neighbours = {peer: self._roster[peer] for peer in current.plan.neighbours(member)}
+        try:
+            check = sockets.ReachCheck(neighbours)
+        except OSError:  # no more files may be opened, so that nothing is known
+            return True
+        with closing(check):
+            while not check.step() and time.monotonic() < until:
+                if self._await_over(current, deadline, time.monotonic() + _STEP_S):
+                    return False
+            if self._on_unreached is not None:
+                self._on_unreached(tuple(sorted(check.unreached)))
+        return True
 
     def _await_over(self, current: Round, deadline: float, suspect_at: float) -> bool:
         """Wait until a round is over. Returns False if it is not over at `suspect_at`."""

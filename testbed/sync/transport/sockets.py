@@ -12,7 +12,7 @@ import struct
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,6 +46,9 @@ ATTEMPT_PART = 0.25
 ATTEMPT_MIN_S = 3.0
 #: SYN packets that the kernel may send in an attempt: the largest number that it accepts.
 _SYN_COUNT = 127
+
+#: How long a peer may take to answer a ReachCheck: Linux sends a SYN at once, and after 1 and 3 s.
+REACHED_S = 4.0
 
 #: Bytes that a timed receive reads at a time: eleven packets of 1,448 bytes. A large chunk is read in MOST_PIECES
 #: pieces, because a piece costs 5 µs.
@@ -179,6 +182,61 @@ def attempt(connection: socket.socket, address: tuple[str, int], deadline: float
     if failure:
         raise OSError(failure, os.strerror(failure))
     connection.setblocking(True)
+
+
+class ReachCheck:
+    """Tries to open a connection to each of some peers. A peer that refuses the connection is reached.
+
+    The caller calls `step` until it returns True, or until it has waited long enough, and then `close`.
+
+    Args:
+        addresses: The peers' addresses.
+
+    Raises:
+        OSError: This process may open no more files.
+
+    Attributes:
+        unreached: The peers that have not been reached yet, or can't be.
+    """
+
+    def __init__(self, addresses: Mapping[str, tuple[str, int]]) -> None:
+        self.unreached = set(addresses)
+        self._poll = select.poll()
+        self._pending: dict[int, tuple[socket.socket, str]] = {}
+        try:
+            for peer, address in addresses.items():
+                self._begin(peer, address)
+        except OSError:
+            self.close()
+            raise
+
+    def step(self, wait_s: float = 0.0) -> bool:
+        """Take the answers that came within `wait_s` seconds. Returns whether no more can come."""
+        for number, _ in self._poll.poll(wait_s * 1e3) if self._pending else ():
+            self._poll.unregister(number)
+            self._settle(number, self._pending[number][0].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        return not self._pending
+
+    def close(self) -> None:
+        """End all attempts."""
+        for connection, _ in self._pending.values():
+            connection.close()
+        self._pending.clear()
+
+    def _begin(self, peer: str, address: tuple[str, int]) -> None:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        self._pending[connection.fileno()] = connection, peer
+        if (failure := connection.connect_ex(address)) == errno.EINPROGRESS:
+            self._poll.register(connection, select.POLLOUT)
+        else:
+            self._settle(connection.fileno(), failure)
+
+    def _settle(self, number: int, failure: int) -> None:
+        connection, peer = self._pending.pop(number)
+        connection.close()
+        if failure in (0, errno.ECONNREFUSED, errno.ECONNRESET):
+            self.unreached.discard(peer)
 
 
 def limit_unsent(connection: socket.socket, chunk_bytes: int) -> None:

@@ -35,12 +35,14 @@ from testbed.protocol import (
     Lost,
     PeerSample,
     Prepare,
+    Reach,
     Reconfigure,
     Rejoin,
     Renew,
     Report,
     Stop,
     Train,
+    Unreached,
     Welcome,
 )
 from testbed.simulation.event_queue import SimulatedClocks
@@ -68,6 +70,7 @@ class Told:
         self.sent: list[tuple[str, ControlMessage]] = []
         self.timers: list[Callable[[], Actions]] = []
         self.failure = ""
+        self.unreached: tuple[str, ...] = ()  # by a member that waits to join
         self.coordinator.start()
         if begins:
             self.do(self.coordinator.begin({name: hello(name) for name in NAMES}))
@@ -80,6 +83,9 @@ class Told:
         waiting = deque([*actions, *self.coordinator.proceed()])
         while waiting:
             match action := waiting.popleft():
+                case Tell(member, Reach()):
+                    waiting += [*self.coordinator.receive(Unreached(member, self.unreached))]
+                    waiting += self.coordinator.proceed()
                 case Tell(member, message):
                     self.sent.append((member, message))
                 case TellAll(message):
@@ -123,6 +129,12 @@ def told(tmp_path: Path) -> Iterator[Told]:
 
 def hello(name: str) -> Hello:
     return Hello(name, ("10.0.0.1", 4000))
+
+
+def join_considered(told: Told) -> list[Action]:
+    """Have the lost member join, which reaches the others. Returns the actions that consider a plan with it."""
+    [*told.coordinator.join(hello(LOST))]
+    return [*told.coordinator.receive(Unreached(LOST, ())), *told.coordinator.proceed()]
 
 
 def change_routes(told: Told, routes: Mapping[Pair, tuple[str, ...]]) -> None:
@@ -363,6 +375,40 @@ def test_a_round_starts_again_under_the_adopted_plan_unless_a_member_is_lost_mea
     assert [done.number for done in told.coordinator.group.rounds.complete] == [1, 2]
 
 
+def test_members_that_are_cut_off_are_lost_and_join_once_they_reach_most_others(told: Told) -> None:
+    told.go_round(1, epoch=0)
+    told.sent.clear()
+    told.hear(Unreached(LOST, tuple(told.plan.neighbours(LOST)), 0))
+    assert told.take(Stop)[LOST].again
+    report_holdings(told, OTHERS)
+    assert told.plan.members == OTHERS
+    told.unreached = OTHERS[:2]
+    told.do(told.coordinator.join(hello(LOST)))
+    again = told.timers.pop()
+    assert not any(swap.joins for swap in told.coordinator.group.plans.swaps)
+    told.unreached = OTHERS[:1]
+    told.do(again())
+    assert [swap.joins for swap in told.coordinator.group.plans.swaps if swap.joins] == [LOST]
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["it is gone", "it was restarted"])
+def test_a_member_that_could_not_join_is_asked_no_more_once_its_process_ended(told: Told, gone: bool) -> None:
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    told.unreached = OTHERS
+    told.do(told.coordinator.join(hello(LOST)))
+    again = told.timers.pop()
+    told.do(told.coordinator.died(LOST, "killed") if gone else told.coordinator.join(hello(LOST)))
+    assert list(again()) == []
+
+
+def test_a_report_of_an_earlier_generation_cuts_nobody_off(told: Told) -> None:
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    told.hear(Unreached("a-w0", OTHERS[1:], 0))
+    assert told.coordinator.present == frozenset(OTHERS)
+
+
 def test_a_round_that_lacked_only_the_lost_member_is_over_with_the_loss(told: Told) -> None:
     told.go_round(1, 0, OTHERS)
     assert told.coordinator.group.rounds.complete == []
@@ -468,7 +514,7 @@ def test_a_comer_that_goes_while_its_plan_is_considered_disturbs_nobody(told: To
     told.lose(LOST)
     report_holdings(told, OTHERS)
     told.sent.clear()
-    [proposed] = [*told.coordinator.join(hello(LOST)), *told.coordinator.proceed()]
+    [proposed] = join_considered(told)
     assert isinstance(proposed, Background)
     told.do(told.coordinator.died(LOST, "killed"))
     told.do(proposed.then(proposed.work()))
@@ -511,7 +557,7 @@ def test_an_overdue_attempt_uses_the_reserve_only_if_a_rate_may_have_changed(tmp
 def test_the_budget_for_plans_pays_for_a_proposal_that_comes_too_late(told: Told, meanwhile: str) -> None:
     told.lose(LOST)
     report_holdings(told, OTHERS)
-    [proposed] = [*told.coordinator.join(hello(LOST)), *told.coordinator.proceed()]
+    [proposed] = join_considered(told)
     assert isinstance(proposed, Background)
     if meanwhile == "withdrawn":
         told.do(told.coordinator.died(LOST, "killed"))

@@ -128,6 +128,46 @@ def test_what_strangers_say_or_is_said_of_them_counts_nothing() -> None:
     assert not made.lost_members(1.0)
 
 
+RING = (("a", "b"), ("b", "c"), ("c", "d"), ("d", "a"))
+
+
+@pytest.mark.parametrize(
+    ("unreached", "gone"),
+    [
+        ({}, set()),
+        ({"c": ("b",)}, set()),
+        ({"c": ("b", "d")}, {"c"}),
+        ({"b": ("c",), "d": ("c",)}, {"c"}),
+        ({"c": ("b",), "d": ("c",)}, {"c"}),
+        ({"a": ("d",), "c": ("b",)}, {"c", "d"}),
+        ({"a": ("b", "d"), "b": ("c",), "c": ("d",)}, set()),
+    ],
+    ids=[
+        "nobody says so",
+        "a way is left",
+        "it says so",
+        "its neighbours do",
+        "both",
+        "two of four",
+        "no quorum is left",
+    ],
+)
+def test_the_largest_part_of_the_members_goes_on(unreached: dict[str, tuple[str, ...]], gone: set[str]) -> None:
+    made = leases()
+    for member, peers in unreached.items():
+        made.report_unreached(member, peers)
+    assert made.cut_off(RING, quorum=2).keys() == gone
+
+
+def test_a_member_that_is_reached_again_is_not_cut_off() -> None:
+    made = leases()
+    for reached in (lambda: made.report_unreached("c", ()), lambda: made.advance("c", 1.0)):
+        made.report_unreached("c", ("b", "d"))
+        assert made.cut_off(RING, 2) == {"c": "no connection can be opened between c and b, d"}
+        reached()
+        assert made.cut_off(RING, 2) == {}
+
+
 def test_a_connection_that_broke_between_two_present_members_is_made_again() -> None:
     made = leases()
     made.report_peer("a", "d", "a frame that is none", True, 1.0)

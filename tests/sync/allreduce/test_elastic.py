@@ -13,15 +13,25 @@ import pytest
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Abort, ControlMessage, Holding, Reconfigure, Rejoin
-from testbed.sync.allreduce.elastic import LEAST_S, NEEDED, REMEMBERED, SLACK, AdaptiveTimeout, ElasticGroup
+from testbed.protocol import Abort, ControlMessage, Holding, Reconfigure, Rejoin, Unreached
+from testbed.sync.allreduce.elastic import (
+    LEAST_S,
+    LOOK_PART,
+    LOOK_SLACK,
+    NEEDED,
+    REMEMBERED,
+    SLACK,
+    AdaptiveTimeout,
+    ElasticGroup,
+)
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.receiver import Loss
 from testbed.sync.allreduce.role import route_table
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.transport import Frame, TransportSettings
+from testbed.sync.transport import Frame, TransportSettings, sockets
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
+from tests.sync.proxy import unanswered
 from tests.waiting import PATIENCE_S, until
 
 #: The members of the first generation, and those of the one that another member joins.
@@ -42,6 +52,14 @@ def test_it_follows_the_longest_of_the_last_rounds() -> None:
     assert timeout_after(50.0, *[1.0] * REMEMBERED).seconds == SLACK
     assert timeout_after(*[0.001] * NEEDED).seconds == LEAST_S
     assert timeout_after(*[50.0] * NEEDED).seconds == 100.0
+
+
+@pytest.mark.pure
+def test_a_look_at_the_neighbours_comes_before_the_peers_are_suspected() -> None:
+    assert timeout_after(*[1.0] * (NEEDED - 1)).look_s == LOOK_PART * 100.0
+    assert timeout_after(1.0, 2.0, 1.0).look_s == LOOK_SLACK * 2
+    assert timeout_after(*[0.001] * NEEDED).look_s == LEAST_S
+    assert timeout_after(*[50.0] * NEEDED).look_s == LOOK_PART * 100.0
 
 
 @pytest.fixture
@@ -171,6 +189,26 @@ def test_a_joining_member_that_is_told_to_leave_does_not_wait_for_its_state(sile
         with pytest.raises(Stopped) as caught:
             elastic.share({})
     assert caught.value.again
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_member_that_waits_long_says_which_neighbours_it_can_t_reach(
+    silent: tuple[str, int], monkeypatch: pytest.MonkeyPatch, reached: bool
+) -> None:
+    monkeypatch.setattr(sockets, "REACHED_S", 0.1)
+    told: list[ControlMessage] = []
+
+    def take_part() -> None:
+        with pytest.raises(SyncError):
+            elastic.begin(torch.ones(2), 1.0)()
+
+    waits = threading.Thread(target=take_part)
+    with unanswered() as nowhere, closing(elastic_of(silent if reached else nowhere, told, PATIENCE_S)) as elastic:
+        monkeypatch.setattr(elastic._timeout, "_most_s", 0.2)
+        waits.start()
+        until(lambda: told.count(Unreached("m1", () if reached else ("m0",), 3)) == 2)
+    waits.join()
 
 
 @pytest.mark.local

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+from contextlib import closing
 
 import pytest
 
-from testbed.sync.transport.sockets import RTO_LIMIT_S, RTO_MAX_S, limit_unsent, rto_max_s, tune
+from testbed.sync.transport.sockets import RTO_LIMIT_S, RTO_MAX_S, ReachCheck, limit_unsent, rto_max_s, tune
+from tests.sync.proxy import unanswered
+from tests.waiting import until
 
 
 @pytest.mark.pure
@@ -40,3 +44,33 @@ def test_a_connection_waits_as_long_as_asked_or_as_the_kernel_can(timeout_s: flo
         tune(connection, timeout_s)
         waits_ms = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     assert waits_ms == min(int(timeout_s * 1000), 2**31 - 1)
+
+
+@pytest.mark.local
+def test_a_peer_that_accepts_or_refuses_a_connection_is_reached() -> None:
+    with unanswered() as nowhere, socket.create_server(("127.0.0.1", 0)) as accepting, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        addresses = {"a": accepting.getsockname(), "b": closed.getsockname(), "c": nowhere}
+        with closing(ReachCheck(addresses)) as check:
+            until(lambda: not check.step() and check.unreached == {"c"})
+        with closing(ReachCheck({"a": accepting.getsockname()})) as check:
+            until(check.step)
+            assert not check.unreached
+
+
+@pytest.mark.local
+def test_a_check_that_may_open_no_more_files_keeps_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[socket.socket] = []
+
+    class Scarce(socket.socket):
+        def __init__(self, *args: int) -> None:
+            if opened:
+                raise OSError(errno.EMFILE, "Too many open files")
+            super().__init__(*args)
+            opened.append(self)
+
+    with unanswered() as nowhere:
+        monkeypatch.setattr(socket, "socket", Scarce)
+        with pytest.raises(OSError):
+            ReachCheck({"a": nowhere, "b": nowhere})
+    assert [one.fileno() for one in opened] == [-1]
