@@ -328,7 +328,7 @@ class ElasticGroup:
         """
         plan = Plan.from_json(message.plan)
         member = self._settings.member
-        orders = orders_for(member, message.holdings, plan.neighbours(member))
+        orders = orders_for(member, message.holdings, {(source, target) for source, target, _ in plan.edges()})
         group = self._generations.make(plan, message.roster, orders.round - orders.reduces)
         with self._changed:
             if self._failure is not None or self._aborted is None or self._aborted.epoch > plan.epoch:
@@ -378,14 +378,12 @@ class ElasticGroup:
         return group.receiver(hello)
 
     def serve(self, connection: socket.socket) -> None:
-        """Answer a peer's request for means or for the state."""
-        connection.settimeout(self._settings.timeout_s)
-        request = receive_request(connection)
-        if request.what is Wanted.MEANS:
-            send_answer(connection, self._means(request))
-        else:
-            member, timeout_s = self._settings.member, self._settings.timeout_s
-            send_answer(connection, self.handover.answer(member, request, timeout_s))
+        """Answer a peer's requests for means or for the state."""
+        member, timeout_s = self._settings.member, self._settings.timeout_s
+        connection.settimeout(timeout_s)
+        while (request := receive_request(connection)) is not None:
+            means = request.what is Wanted.MEANS
+            send_answer(connection, self._means(request) if means else self.handover.answer(member, request, timeout_s))
 
     def _means(self, request: FetchRequest) -> FetchAnswer:
         with self._changed:

@@ -1,9 +1,10 @@
-"""Requests between members, each over a connection of its own, to the address at which the other member listens.
+"""Requests between members, over connections of their own, to the address at which the other member listens.
 
-    client     greeting on channel FETCH       request: kind, epoch, round, start, stop
-    server                                     answer: length of the note, length of the data, SHA-256 of both
+    client     greeting on channel FETCH       requests, each: kind, epoch, round, start, stop
+    server                                     answers, each: length of the note, length of the data, SHA-256 of both
                                                note (JSON), data
 
+A connection's requests are answered in their order. The client sends some before it has the first answer.
 After a member was lost, a request fetches means that this member lacks and another one holds; after a member joined,
 the state that it starts from. The client knows the largest possible size of the data, and allocates no more than that.
 """
@@ -15,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, suppress
 from enum import IntEnum
 from typing import Annotated, NamedTuple
@@ -39,6 +41,10 @@ _GREET_AGAIN_S = 0.1
 
 #: Seconds between two checks of whether the fetch was given up.
 _POLL_S = 0.1
+
+
+#: The most requests whose answers a client waits for: a few, so that they never fill the server's buffer.
+AHEAD = 16
 
 
 class Wanted(IntEnum):
@@ -103,20 +109,37 @@ def fetch(
 ) -> FetchAnswer:
     """Send a request to another member, and return its answer, which has at most `most_bytes` of data.
 
+    See `fetch_all`.
+    """
+    (answer,) = fetch_all(peer, address, settings, [(request, most_bytes)], given_up)
+    return answer
+
+
+def fetch_all(
+    peer: str,
+    address: tuple[str, int],
+    settings: TransportSettings,
+    requests: Sequence[tuple[FetchRequest, int]],
+    given_up: threading.Event,
+) -> Generator[FetchAnswer, None, None]:
+    """Send requests to another member, each with the most bytes of data in its answer, and yield the answers in order.
+
     `given_up` is set once the caller needs no answer any more.
 
     Raises:
-        SyncError: The peer does not answer in time, refuses, its answer is invalid, or the fetch was given up.
+        SyncError: The peer does not answer in time, refuses, an answer is invalid, or the fetch was given up.
     """
     try:
         with closing(_connected(peer, address, settings, given_up)) as connection:
-            connection.settimeout(settings.timeout_s)
-            connection.sendall(_REQUEST.pack(*request))
-            return _receive(connection, most_bytes, settings.timeout_s, given_up)
+            sent = 0
+            for number, (_, most_bytes) in enumerate(requests):
+                connection.settimeout(settings.timeout_s)
+                connection.sendall(b"".join(_REQUEST.pack(*its) for its, _ in requests[sent : number + AHEAD]))
+                sent = number + AHEAD
+                yield _receive(connection, most_bytes, settings.timeout_s, given_up)
     except OSError as error:
-        raise SyncError(
-            f"could not fetch the {request.what.name.lower()} of {peer} from {address[0]}:{address[1]}: {error}"
-        ) from error
+        what = requests[0][0].what.name.lower()
+        raise SyncError(f"could not fetch the {what} of {peer} from {address[0]}:{address[1]}: {error}") from error
 
 
 def _connected(
@@ -145,14 +168,15 @@ def _connected(
         given_up.wait(_GREET_AGAIN_S)
 
 
-def receive_request(connection: socket.socket) -> FetchRequest:
-    """Wait for a peer's request.
+def receive_request(connection: socket.socket) -> FetchRequest | None:
+    """Wait for a peer's next request. Returns None after the last one.
 
     Raises:
         SyncError: The request is malformed.
     """
     raw = memoryview(bytearray(_REQUEST.size))
-    sockets.receive(connection, raw)
+    if not sockets.receive_or_end(connection, raw):
+        return None
     what, epoch, number, start, stop = _REQUEST.unpack(raw)
     if what not in tuple(Wanted) or start > stop:
         raise SyncError(f"malformed request: kind {what}, elements [{start}, {stop})", rule="request")

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,7 +19,7 @@ from msgspec import structs
 
 from testbed.protocol import Holding, MeanSlice
 from testbed.sync.allreduce import spans
-from testbed.sync.allreduce.fetch import FetchRequest, MeansNote, Wanted, fetch
+from testbed.sync.allreduce.fetch import FetchRequest, MeansNote, Wanted, fetch_all
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.receiver import Loss
 from testbed.sync.allreduce.reduction import joined
@@ -25,6 +27,7 @@ from testbed.sync.allreduce.round import RoundResult, Tally
 from testbed.sync.allreduce.spans import Span, Spans
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import SyncError
+from testbed.sync.executor import start as start_thread
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +51,12 @@ class RecoveryOrders:
         return self.restart or bool(self.left)
 
 
-def orders_for(member: str, holdings: Sequence[Holding], near: Collection[str] = ()) -> RecoveryOrders:
+def orders_for(member: str, holdings: Sequence[Holding], pairs: Collection[tuple[str, str]] = ()) -> RecoveryOrders:
     """Return the orders of `member`, given the holdings of all survivors, itself included.
 
-    It fetches from the members `near` it in the new plan, if they hold the means: the plan may avoid a slow link.
+    Means spread over `pairs`, the edges of the new plan: a member fetches them from the neighbour that is nearest to a
+    member that holds them, and that may have to fetch them first. So each edge carries them once, and a slow link that
+    the plan avoids carries nothing.
 
     The round to recover is the first that is not over at every survivor. No member can be two rounds ahead of another,
     because a round needs every member's update. A survivor in a later round holds all means of this one. If a survivor
@@ -70,21 +75,54 @@ def orders_for(member: str, holdings: Sequence[Holding], near: Collection[str] =
     if first[member] > number:
         return RecoveryOrders(number, False, (), ())
     return RecoveryOrders(
-        number, False, spans.minus(whole, anywhere), _fetches(member, spans.minus(anywhere, held[member]), held, near)
+        number, False, spans.minus(whole, anywhere), _fetches(member, spans.minus(anywhere, held[member]), held, pairs)
     )
 
 
 def _fetches(
-    member: str, missing: Spans, held: Mapping[str, Spans], near: Collection[str]
+    member: str, missing: Spans, held: Mapping[str, Spans], pairs: Collection[tuple[str, str]]
 ) -> tuple[tuple[str, int, int], ...]:
-    """Return the fetches of missing elements, from `near` ones first. Each member begins with another one."""
+    """Return the fetches of missing elements. Of equally near members each begins with another, to share the load."""
     names = sorted(held)
     begin = names.index(member)
-    fetch = []
-    for name in sorted(names[begin + 1 :] + names[:begin], key=lambda name: name not in near):
-        fetch += [(name, start, stop) for start, stop in spans.both(missing, held[name])]
-        missing = spans.minus(missing, held[name])
-    return tuple(fetch)
+    after = names[begin + 1 :] + names[:begin]
+    beside: dict[str, set[str]] = {name: set() for name in names}
+    for one, other in pairs:
+        beside[one].add(other)
+        beside[other].add(one)
+    fetch: dict[str, list[Span]] = {}
+    for holders, parts in _by_holders(missing, held).items():
+        hops = _hops(beside, holders)
+        near = [name for name in after if name in (beside[member] if member in hops else holders)]
+        source = min(near, key=lambda name: hops[name])
+        fetch.setdefault(source, []).extend(parts)
+    return tuple((source, start, stop) for source, parts in fetch.items() for start, stop in spans.union(parts))
+
+
+def _hops(beside: Mapping[str, Collection[str]], begin: Collection[str]) -> dict[str, int]:
+    """Return the hops from the nearest of the members `begin` to each member that they reach."""
+    hops = dict.fromkeys(begin, 0)
+    queue = deque(hops)
+    while queue:
+        member = queue.popleft()
+        for name in beside[member]:
+            if name not in hops:
+                hops[name] = hops[member] + 1
+                queue.append(name)
+    return hops
+
+
+def _by_holders(missing: Spans, held: Mapping[str, Spans]) -> dict[frozenset[str], Spans]:
+    """Return the missing elements by the set of members that hold them."""
+    parts: dict[frozenset[str], Spans] = {frozenset(): missing}
+    for name, its in held.items():
+        found: dict[frozenset[str], Spans] = {}
+        for holders, part in parts.items():
+            for also, those in ((holders | {name}, spans.both(part, its)), (holders, spans.minus(part, its))):
+                if those:
+                    found[also] = those
+        parts = found
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +284,8 @@ def recover(
     """
     done = None
     if orders is not None and not attempt.whole:
-        given_up = threading.Event()
         if orders.fetch:
-            group.on_failure(lambda error: given_up.set())
-        for peer, start, stop in orders.fetch:
-            for at in range(start, stop, PIECE):
-                _fetch(group, roster, peer, attempt, at, min(at + PIECE, stop), guard, given_up)
+            _fetch_all(group, roster, orders.fetch, attempt, guard)
         if orders.left:
             with guard:
                 packed, residual = attempt.pack(orders.left)
@@ -269,29 +303,78 @@ def recover(
     return replace(done, tensor=attempt.values, round=attempt.number, slices=slices)
 
 
+def _fetch_all(
+    group: AllReduceGroup,
+    roster: Roster,
+    fetches: Iterable[tuple[str, int, int]],
+    attempt: Attempt,
+    guard: threading.Condition,
+) -> None:
+    """Fetch all missing means, from all peers at once.
+
+    Each peer is asked in the order of the elements. So no peers wait for each other in a circle: what a member waits
+    for never has a higher last element, and is nearer to a member that holds it if the last element is the same.
+    """
+    pieces: dict[str, list[Span]] = {}
+    for peer, start, stop in fetches:
+        pieces.setdefault(peer, []).extend((at, min(at + PIECE, stop)) for at in range(start, stop, PIECE))
+    given_up, errors = threading.Event(), list[Exception]()
+    group.on_failure(lambda error: given_up.set())
+
+    def fetch_from(peer: str) -> None:
+        try:
+            _fetch(group, roster, peer, attempt, pieces[peer], guard, given_up)
+        except (SyncError, Unfetched) as error:
+            errors.append(error)
+            given_up.set()
+
+    here, *others = pieces
+    threads: list[threading.Thread] = []
+    try:
+        for peer in others:
+            thread = threading.Thread(target=fetch_from, args=(peer,), name=f"fetch from {peer}", daemon=True)
+            start_thread(thread)
+            threads.append(thread)
+        fetch_from(here)
+    except SyncError:
+        given_up.set()
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+    if errors:
+        del errors[1:]
+        raise errors.pop()  # kept here, it would be in a cycle with this frame
+
+
 def _fetch(
     group: AllReduceGroup,
     roster: Roster,
     peer: str,
     attempt: Attempt,
-    start: int,
-    stop: int,
+    pieces: Sequence[Span],
     guard: threading.Condition,
     given_up: threading.Event,
 ) -> None:
     settings = group.settings
-    request = FetchRequest(Wanted.MEANS, settings.generation, attempt.number, start, stop)
-    most = (stop - start) * attempt.values.element_size()
+    size = attempt.values.element_size()
+    requests = [
+        (FetchRequest(Wanted.MEANS, settings.generation, attempt.number, start, stop), (stop - start) * size)
+        for start, stop in pieces
+    ]
     try:
-        answer = fetch(peer, roster[peer], settings, request, most, given_up)
-        if not isinstance(answer.note, MeansNote) or len(answer.data) != most:
-            raise SyncError(f"{peer} sent {len(answer.data)} bytes of the {most} of elements [{start}, {stop})")
+        with closing(fetch_all(peer, roster[peer], settings, requests, given_up)) as answers:
+            for (start, stop), (_, most), answer in zip(pieces, requests, answers, strict=True):
+                if not isinstance(answer.note, MeansNote) or len(answer.data) != most:
+                    raise SyncError(f"{peer} sent {len(answer.data)} bytes of the {most} of elements [{start}, {stop})")
+                means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)
+                with guard:
+                    # After an abort this member has reported its final elements without these: the others may reduce
+                    # them again.
+                    group.check()
+                    attempt.put(start, means, answer.note.slices)
+                    guard.notify_all()  # peers that fetch these from this member
     except (SyncError, KeyError) as error:  # KeyError: the roster lacks the peer
         group.check()  # an abort that gave the fetch up is no fault of the peer
         why = f"round {attempt.number}, epoch {settings.generation}: {error}"
         raise Unfetched(Loss(peer, why)) from error
-    means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)
-    with guard:
-        # After an abort this member has reported its final elements without these: the others may reduce them again.
-        group.check()
-        attempt.put(start, means, answer.note.slices)

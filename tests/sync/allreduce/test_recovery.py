@@ -50,13 +50,15 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
         some = [(start, start + 4) for start in range(0, ELEMENTS, 4) if draw.random() < 0.5]
         holdings.append(Holding(member, 9, 7, False, ELEMENTS, spans.union(some)))
     in_it = {holding.member: holding for holding in holdings if holding.round == 7 and not holding.over}
-    orders = {member: orders_for(member, holdings) for member in names(count)}
+    pairs = [(one, other) for one in names(count) for other in names(count) if one < other and draw.random() < 0.5]
+    orders = {member: orders_for(member, holdings, pairs) for member in names(count)}
     first = min(holding.round + holding.over for holding in holdings)
     assert {its.round for its in orders.values()} == {first}
     assert len({its.reduces for member, its in orders.items() if member in in_it}) <= 1
     if first == 8:
         assert all(its.restart for its in orders.values())  # no member holds any of the next round
         return
+    arrived = fetched_in_order(holdings, orders)
     for member, its in orders.items():
         if member not in in_it:
             assert not its.fetch and not its.left
@@ -66,10 +68,32 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
             span = set(range(start, stop))
             assert not span & fetched and peer != member
             fetched |= span
-            assert peer not in in_it or span <= elements(in_it[peer].final)
         kept, left = elements(in_it[member].final), elements(its.left)
+        assert arrived[member] == kept | fetched
         assert its.restart or (kept | fetched | left == set(range(ELEMENTS)))
         assert not kept & fetched and not (kept | fetched) & left
+
+
+def fetched_in_order(holdings: list[Holding], orders: dict[str, RecoveryOrders]) -> dict[str, set[int]]:
+    """Return each member's elements once no fetch is left that can go on: each peer is asked in the order of elements.
+
+    A peer answers what it holds by then. It may have to fetch that itself.
+    """
+    whole = set(range(ELEMENTS))
+    have = {its.member: whole if its.over or its.round > 7 else elements(its.final) for its in holdings}
+    waiting = {
+        (member, peer): [set(range(start, stop)) for other, start, stop in its.fetch if other == peer]
+        for member, its in orders.items()
+        for peer, _, _ in its.fetch
+    }
+    going = True
+    while going:
+        going = False
+        for (member, peer), asked in waiting.items():
+            while asked and asked[0] <= have[peer]:
+                have[member] = have[member] | asked.pop(0)
+                going = True
+    return have
 
 
 @pytest.mark.parametrize("said", [(0, ()), (ELEMENTS, ((0, ELEMENTS),))], ids=["nothing", "what it held of the last"])
@@ -89,10 +113,20 @@ def test_a_round_that_is_over_for_one_is_fetched_whole() -> None:
     assert not any(orders_for(member, holdings).reduces for member in "abc")
 
 
-def test_means_are_fetched_from_members_that_the_plan_joins_to_this_one() -> None:
-    holdings = [*(Holding(member, 4, 7, True) for member in "abc"), Holding("d", 4, 7, False, 10)]
-    fetched = [orders_for("d", holdings, near).fetch for near in ((), {"c"}, {"c", "b"}, {"e"})]
-    assert [peer for [(peer, _, _)] in fetched] == ["a", "c", "b", "a"]
+def test_means_spread_over_the_plan_s_edges_from_the_members_that_hold_them() -> None:
+    holdings = [Holding("a", 4, 7, True), *(Holding(member, 4, 7, False, 10) for member in "bcd")]
+    line, apart = {("d", "c"), ("c", "b"), ("b", "a")}, {("b", "a")}
+    for pairs, sources in ((line, "abc"), (apart, "aaa"), ((), "aaa")):
+        fetched = [orders_for(member, holdings, pairs).fetch for member in "bcd"]
+        assert fetched == [((source, 0, 10),) for source in sources]
+
+
+def test_each_part_is_fetched_towards_the_nearest_member_that_holds_it() -> None:
+    line = {("a", "b"), ("b", "c"), ("c", "d")}
+    held = {"a": ((0, 4),), "b": (), "c": (), "d": ((2, 8),)}
+    holdings = [Holding(member, 4, 7, False, 10, final) for member, final in held.items()]
+    assert set(orders_for("b", holdings, line).fetch) == {("a", 0, 4), ("c", 4, 8)}
+    assert set(orders_for("c", holdings, line).fetch) == {("b", 0, 2), ("d", 2, 8)}
 
 
 def slices(*parts: tuple[int, int, str]) -> list[MeanSlice]:
@@ -310,7 +344,7 @@ class Aborted:
 
 def recover_with(monkeypatch: pytest.MonkeyPatch, group: Any, fetch: Callable[..., FetchAnswer]) -> Attempt:
     """Recover a round of four elements, all of which b holds. Returns the attempt after the group was aborted."""
-    monkeypatch.setattr(recovery, "fetch", fetch)
+    monkeypatch.setattr(recovery, "fetch_all", lambda *given: (fetch(*given) for _ in given[3]))
     attempt, orders = Attempt(3, torch.zeros(4), 1.0, None), RecoveryOrders(3, False, (), (("b", 0, 4),))
     with pytest.raises(Halted):
         recovery.recover(group, {"b": ("10.0.0.1", 1)}, orders, attempt, threading.Condition())
