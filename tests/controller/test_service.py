@@ -22,7 +22,7 @@ from testbed.controller.model.spec import Elasticity
 from testbed.controller.server.member_server import STOPPED, JoinRefused
 from testbed.plan import Plan
 from testbed.planning import PolicyError, View, make_policy
-from testbed.protocol import Goodbye, Held, Hello, Job, Rejoin, Report, Stop, decode, encode
+from testbed.protocol import Goodbye, Held, Hello, Job, Rejoin, Report, Stop, Unreached, decode, encode
 from testbed.telemetry.store import read_records
 from tests.controller.fleet import connect
 from tests.controller.runs import ROUNDS, group_of, mesh, plan_of, planner_of, running, spec_of, swaps_of, training
@@ -294,6 +294,7 @@ async def test_a_member_that_comes_to_a_restarted_controller_before_the_others_j
         for name in names:
             rejoin = Rejoin(name, plan.to_json(), roster, 0, False, 1)
             controller.joined(Hello(name, roster[name], returns=True), rejoin)
+        controller.received(Unreached(comer, ()))
         await happens(lambda: [swap.joins for swap in swaps_of(controller)] == [comer])
         assert plan_of(controller) == plan and controller.state == "running"
 

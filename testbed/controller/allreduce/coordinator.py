@@ -68,7 +68,8 @@ class AllReduceCoordinator(Coordinator):
         requests = PlanRequests()
         self.swaps = PlanSwaps(self.group, self.maker.knowledge, requests)
         self.planner = Planner(self.group, self.maker, requests, self.swaps.adopt, out)
-        self._unjoined: dict[str, Hello] = {}  # members that wait until they reach the others
+        # Members that wait until they reach the others, with those that they did not reach when last asked.
+        self._unjoined: dict[str, tuple[Hello, frozenset[str]]] = {}
         self._recovery = Recovery(self.group, self.maker, self.planner, self._remove_members)
 
     @property
@@ -136,7 +137,7 @@ class AllReduceCoordinator(Coordinator):
             if not (isinstance(action, Tell) and action.member == hello.member):  # the new process waits there
                 yield action
         self.group.membership.roster[hello.member] = hello.address
-        self._unjoined[hello.member] = hello
+        self._unjoined[hello.member] = hello, frozenset()
         yield self.group.membership.ask_reach(hello.member)
 
     def receive(self, message: ControlMessage) -> Actions:
@@ -195,18 +196,21 @@ class AllReduceCoordinator(Coordinator):
             membership.report_unreached(unreached)
             yield from self._remove_members(membership.cut_off(self.group.plans.plan))
             return
-        if (hello := self._unjoined.get(member)) is None:
+        if member not in self._unjoined:
             return
+        hello, before = self._unjoined[member]
         missing = self.present.intersection(unreached.peers)
         if 2 * len(missing) < len(self.present):
             del self._unjoined[member]
             self.planner.request_join(member)
             return
-        log.info("%s can't join yet: it can't reach %s", member, ", ".join(sorted(missing)))
+        if missing != before:
+            log.info("%s can't join yet: it can't reach %s", member, ", ".join(sorted(missing)))
+        self._unjoined[member] = hello, missing
         yield After(REACH_AGAIN_S, partial(self._ask_again, hello))
 
     def _ask_again(self, hello: Hello) -> Actions:
-        if self.running and self._unjoined.get(hello.member) is hello:
+        if self.running and hello is self._unjoined.get(hello.member, (None,))[0]:
             yield self.group.membership.ask_reach(hello.member)
 
     def proceed(self) -> Actions:

@@ -305,7 +305,7 @@ class AllReduceMembership:
     def cut_off(self, plan: Plan) -> dict[str, str]:
         """Return the members that are cut off from the others (see Leases), each with the reason.
 
-        The caller must `remove` them. There are none during a reconfiguration.
+        The caller must `remove` them. During a reconfiguration there is no such member.
         """
         if self.reconfiguration is not None:
             return {}

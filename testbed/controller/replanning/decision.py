@@ -63,12 +63,8 @@ class Decision:
     predicted_s: float | None = None
 
     def restarts(self, performance: PlanPerformance) -> bool:
-        """Return whether members should start the current round again under the adopted plan.
-
-        A link must have fallen, and rounds under the old plan must have been measured: then the decision to adopt does
-        not rest on the prediction alone, and a restart leads to no further one.
-        """
-        if self.predicted_s is None or not (performance.fell and performance.newest_s):
+        """Return whether a link fell, and the current round should start again under the adopted plan."""
+        if self.predicted_s is None or not performance.fell:
             return False
         return self.predicted_s > RESTART * self.proposed_s + RESTART_S
 
@@ -106,6 +102,11 @@ class PlanPerformance:
         return self.since_fall < NEWEST
 
     @property
+    def fell_lately(self) -> bool:
+        """True if a link fell in the LATELY newest rounds."""
+        return self.since_fall < LATELY
+
+    @property
     def broken(self) -> bool:
         """True if rounds are much longer than promised."""
         return bool(self.newest_s) and min(self.newest_s) > BROKEN * self.promised_s
@@ -133,7 +134,7 @@ class PlanPerformance:
             predicted_s: The predicted seconds.
             proven: Whether predictions for this plan are corrected by measured rounds of it.
         """
-        needed = NEWEST if self.since_fall < LATELY else UNEXPLAINED
+        needed = NEWEST if self.fell_lately else UNEXPLAINED
         slowest_s = self.whole_s[-needed:]
         if proven and len(slowest_s) == needed and min(slowest_s) > MISJUDGED * predicted_s:
             return min(slowest_s)

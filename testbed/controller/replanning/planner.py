@@ -79,9 +79,9 @@ AGAIN, LOWER = 1.25, 0.8
 #: vain. Attempts each 2 s over constant links left half of the budget for the moment in which all links changed.
 MOVED = 1.25
 
-#: The periods after which the controller replans whatever the links' rates, and with the budget's reserve if a rate
-#: has changed. Without that, a budget that attempts after a fall had overdrawn allowed no attempt for 17 s. With the
-#: reserve on constant links, too, 16 members' attempts used up the budget, and those after falls waited 5 and 7 s.
+#: The periods after which the controller replans whatever the links' rates. In the LATELY rounds after a fall it may
+#: use the budget's reserve for that: a budget that attempts after a fall had overdrawn allowed no attempt for 17 s.
+#: At any time, 16 members' attempts would leave nothing of the budget: attempts after falls waited 5 and 7 s.
 OVERDUE = 2.5
 
 
@@ -156,6 +156,7 @@ class Planner:
         self._considered_s = -math.inf  # on the monotonic clock
         self._vain_look: VainLook | None = None
         self._busy = False
+        self._restarted = -1  # complete rounds when a round last started again
 
     @property
     def considering(self) -> bool:
@@ -221,10 +222,10 @@ class Planner:
         yield from self._probes(now)
         passed_s, period_s = self._clocks.monotonic() - self._considered_s, self._maker.options.period_s
         overdue = passed_s >= OVERDUE * period_s
-        news = self._has_news(now)
-        if fell or overdue or (passed_s >= period_s and news):
+        if fell or overdue or (passed_s >= period_s and self._has_news(now)):
             # A fall stays urgent in the rounds after it: the attempts during its own round may have found no plan.
-            self._request_if_affordable(urgent=(overdue and news) or self._track.performance(now).fell)
+            performance = self._track.performance(now)
+            self._request_if_affordable(urgent=performance.fell or (overdue and performance.fell_lately))
 
     def arrived(self, arrived: Arrived) -> Actions:
         """Take a member's trains during a round. If links are measured now, request a plan where one fell.
@@ -359,8 +360,17 @@ class Planner:
         yield from self._record(request, proposal, last, adopted)
 
     def _restarts(self, decision: Decision) -> bool:
-        """Return whether members should start the current round again under the adopted plan, and can."""
-        return self._maker.elastic and decision.restarts(self._track.performance(self._clocks.unix()))
+        """Return whether members should start the current round again under the adopted plan, and may.
+
+        Each round starts again once at most.
+        """
+        rounds = self._group.rounds.count
+        if not self._maker.elastic or rounds == self._restarted:
+            return False
+        restarts = decision.restarts(self._track.performance(self._clocks.unix()))
+        if restarts:
+            self._restarted = rounds
+        return restarts
 
     def _looked_in_vain(self, decision: Decision, policy: Policy) -> VainLook:
         now, keeps = self._clocks.unix(), 1 - self._maker.options.margin

@@ -19,7 +19,8 @@ from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.model.actions import Action, Actions, After, Background, Contradiction, Fail, Tell, TellAll
 from testbed.controller.model.spec import Elasticity
-from testbed.controller.replanning.planner import OVERDUE, RESERVE_S, SAVED_S, VainLook
+from testbed.controller.replanning.decision import NEWEST
+from testbed.controller.replanning.planner import OVERDUE, RESERVE_S, SAVED_S
 from testbed.plan import Plan
 from testbed.planning import Pair, Policy, PolicyError, View, make_policy
 from testbed.planning.fastest import with_site_groups
@@ -536,8 +537,8 @@ def test_the_budget_for_plans_grows_by_the_controller_s_own_clock(told: Told, tm
     assert considered() == 2
 
 
-@pytest.mark.parametrize("news", [False, True])
-def test_an_overdue_attempt_uses_the_reserve_only_if_a_rate_may_have_changed(tmp_path: Path, news: bool) -> None:
+@pytest.mark.parametrize("fell", [False, True])
+def test_an_overdue_attempt_uses_the_reserve_only_after_a_fall(tmp_path: Path, fell: bool) -> None:
     def considered() -> int:
         return len(list(read_records(tmp_path / "decisions.jsonl")))
 
@@ -545,12 +546,15 @@ def test_an_overdue_attempt_uses_the_reserve_only_if_a_rate_may_have_changed(tmp
     planner = told.coordinator.planner
     for number in range(1, 5):
         told.go_round(number, epoch=0)
+    if fell:
+        planner._track.link_fell()
+    for number in range(5, 5 + NEWEST):  # later it is urgent no more
+        told.go_round(number, epoch=0)
     before = considered()
-    planner._vain_look = VainLook(rounds=1, fell={}, until_s=0.0, rates_bps={}, unsure=news)
     planner._budget.spend(SAVED_S - RESERVE_S / 2)
     told.clocks.now_s = OVERDUE * 2.0
-    told.go_round(5, epoch=0)
-    assert considered() == before + news
+    told.go_round(5 + NEWEST, epoch=0)
+    assert considered() == before + fell
 
 
 @pytest.mark.parametrize("meanwhile", ["withdrawn", "network", "lost"])

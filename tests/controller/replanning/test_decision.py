@@ -86,7 +86,6 @@ def test_a_round_starts_again_if_a_link_fell_and_rounds_would_be_much_longer() -
     decision = decided(1, fell)
     assert decision.adopt and decision.restarts(fell)
     assert not decision.restarts(replace(fell, since_fall=LATELY)), "no link fell"
-    assert not decision.restarts(replace(fell, whole_s=())), "no round was measured"
     enough_s = RESTART * decision.proposed_s + RESTART_S
     for predicted_s, restarts in ((enough_s + 0.1, True), (enough_s - 0.1, False), (None, False)):
         assert replace(decision, predicted_s=predicted_s).restarts(fell) == restarts
