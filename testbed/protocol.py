@@ -25,7 +25,7 @@ Where the run is elastic (its Welcome has a lease) there are more:
                    <-------------        Abort a member is gone: finish no more elements
       Holding      ------------->             the member's round, and the elements that it holds final
                    <-------------  Reconfigure a plan without the lost member, and what each member holds
-      Unreached    ------------->             the neighbours to which no connection could be opened in a long round
+      Unreached    ------------->             the peers to which no connection could be opened in a long round
                    <-------------        Reach to a member that waits to join: can it reach the others?
       Unreached    ------------->             those that it can't reach; it joins once it reaches most of them
 

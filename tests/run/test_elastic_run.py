@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from testbed.api.client import RequestRefused, UnixConnection
 from testbed.api.requests import ForcePlan, ForcePolicy
 from testbed.emulation import label
 from testbed.emulation.daemon import client
+from tests.chaos.targets import Targets
 from tests.cli.standing import testbed
-from tests.run.running import NOTHING, TRAINS, Running
+from tests.run.running import FORKED, NOTHING, TRAINS, Running
 from tests.waiting import until
 
 pytestmark = pytest.mark.system
@@ -65,3 +67,31 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
     assert [(its["kind"], its["target"]) for its in manifest["by_hand"]] == by_hand
     assert any("changed by hand" in reason and "change paris->london at" in reason for reason in summary["reasons"])
     assert "asked to stop" not in (running.directory / "logs" / "paris-w0.log").read_text()
+
+
+def test_a_member_that_is_cut_off_is_lost_and_joins_once_its_path_is_back(tmp_path: Path) -> None:
+    """The controller hears it all the time, as where a site's WAN is down and its management network is up."""
+    changes = ("--set", "events=[]", "--set", "sync.round_timeout=60s")
+    with Running(tmp_path, "experiments/elastic.yaml", *changes, program=FORKED) as running:
+        running.wait_for(TRAINS)
+        targets = Targets(running, ("london-w0",), (), None)
+        netns = targets.netns("london-w0")
+        drop_packets("-I", netns)
+        until(lambda: running.happened("left", "london-w0"))
+        left_in = targets.round
+        until(lambda: targets.round >= left_in + 10)
+        assert not running.happened("came", "london-w0")
+        drop_packets("-D", netns)
+        until(lambda: running.happened("came", "london-w0"))
+        assert running.end() == 0, running.output
+    assert running.left_behind == NOTHING
+    assert running.summary["training"]["identical_parameters"]
+    events = json.loads((running.directory / "manifest.json").read_text())["membership_events"]
+    assert [(its["kind"], its["member"]) for its in events] == [("left", "london-w0"), ("came", "london-w0")]
+    assert "no connection can be opened between london-w0 and" in events[0]["why"]
+
+
+def drop_packets(action: str, netns: Path) -> None:
+    """Drop all packets of a network namespace (`-I`), or no more (`-D`)."""
+    for chain in ("INPUT", "OUTPUT"):
+        subprocess.run(["nsenter", f"--net={netns}", "iptables", "-w", action, chain, "-j", "DROP"], check=True)

@@ -193,8 +193,8 @@ class AllReduceCoordinator(Coordinator):
         """
         membership, member = self.group.membership, unreached.member
         if member in self.present:
-            membership.report_unreached(unreached)
-            yield from self._remove_members(membership.cut_off(self.group.plans.plan))
+            membership.report_unreached(unreached, self.clocks.monotonic())
+            yield from self._remove_cut_off()
             return
         if member not in self._unjoined:
             return
@@ -208,6 +208,10 @@ class AllReduceCoordinator(Coordinator):
             log.info("%s can't join yet: it can't reach %s", member, ", ".join(sorted(missing)))
         self._unjoined[member] = hello, missing
         yield After(REACH_AGAIN_S, partial(self._ask_again, hello))
+
+    def _remove_cut_off(self) -> Actions:
+        plan, now = self.group.plans.plan, self.clocks.monotonic()
+        yield from self._remove_members(self.group.membership.cut_off(plan, now))
 
     def _ask_again(self, hello: Hello) -> Actions:
         if self.running and hello is self._unjoined.get(hello.member, (None,))[0]:
@@ -238,6 +242,7 @@ class AllReduceCoordinator(Coordinator):
     def _check_leases(self) -> Actions:
         now = self.clocks.monotonic()
         yield from self._remove_members(self.group.membership.lost_members(now))
+        yield from self._remove_cut_off()
         if self.running and (why := self.group.membership.broken_connection(now)):
             log.warning("%s", why)
             yield from self._abort(why)

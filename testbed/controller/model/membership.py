@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -62,7 +63,7 @@ class Leases:
     A broken connection that was reported more than a lease ago proves nothing about a member that is alive: the member
     has renewed its lease since.
 
-    Members that the plan no longer joins to the most others are lost, too: see `cut_off`.
+    Members that can open no connection to most others are lost, too: see `cut_off`.
 
     A member that said goodbye stays for the others until it is released. It may end its connections and its process, so
     it is lost only while another member waits for it.
@@ -77,7 +78,8 @@ class Leases:
         self._broken: dict[str, dict[str, tuple[float, str]]] = {}
         self._waits: dict[str, dict[str, tuple[float, str]]] = {}
         self._advanced: dict[str, float] = {}
-        self._unreached: dict[str, frozenset[str]] = {}
+        # By the member that reports: since when some peers are unreached (monotonic seconds), and which.
+        self._unreached: dict[str, tuple[float, frozenset[str]]] = {}
         self._checked_s = 0.0
 
     @property
@@ -123,32 +125,39 @@ class Leases:
         elif peer not in self._leaving:
             self._broken.setdefault(peer, {})[member] = (now, why)
 
-    def report_unreached(self, member: str, peers: Collection[str]) -> None:
+    def report_unreached(self, member: str, peers: Collection[str], now: float) -> None:
         """Record to which peers a member could open no connection in the current round."""
-        self._unreached[member] = frozenset(peers)
+        since_s, before = self._unreached.get(member, (now, ()))
+        self._unreached[member] = since_s if before else now, frozenset(peers)
 
-    def cut_off(self, pairs: Iterable[tuple[str, str]], quorum: int) -> dict[str, str]:
+    def cut_off(self, pairs: Collection[tuple[str, str]], quorum: int, now: float) -> dict[str, str]:
         """Return the members that are cut off from the others, each with the reason.
 
-        `pairs` are joined by the plan, unless one of the two could not reach the other. Of the parts into which the
-        members fall, the largest goes on, or of equal ones the one with the first member. None is cut off if the
-        largest is no quorum: then only a return of the path helps.
+        They are found once all members have reported which peers they can't reach, or a lease after the first report.
+        Of the parts into which the members fall, the largest goes on, or of equal ones the one with the first member.
+        If all members are joined, but the plan falls apart without the pairs that can't reach each other, the plan's
+        parts count. No member is cut off if the largest part is no quorum: then only a return of the path helps.
         """
-        dead = {frozenset((member, peer)) for member, peers in self._unreached.items() for peer in peers}
+        dead = {frozenset((member, peer)) for member, (_, peers) in self._unreached.items() for peer in peers}
         if not dead:
             return {}
-        joined = nx.Graph()
-        joined.add_nodes_from(sorted(self._renewed_s))
-        joined.add_edges_from(
-            pair for pair in pairs if frozenset(pair) not in dead and self._renewed_s.keys() >= {*pair}
-        )
-        parts = list(nx.connected_components(joined))
+        first_s = min(at for at, peers in self._unreached.values() if peers)
+        if now - first_s <= self._lease_s and not self._renewed_s.keys() - self._leaving <= self._unreached.keys():
+            return {}
+        members = sorted(self._renewed_s)
+        parts: list[set[str]] = []
+        for candidates in (combinations(members, 2), pairs):
+            joined = nx.Graph()
+            joined.add_nodes_from(members)
+            joined.add_edges_from(pair for pair in candidates if {*pair} <= {*members} and frozenset(pair) not in dead)
+            if len(parts := list(nx.connected_components(joined))) > 1:
+                break
         most = max(parts, key=len)
         if len(most) < quorum:
             return {}
         found: dict[str, str] = {}
         for part in parts:
-            beyond = sorted(frozenset().union(*(pair for pair in dead if pair & part)) - part)
+            beyond = frozenset().union(*(pair for pair in dead if pair & part)) - part
             why = f"no connection can be opened between {_names(part)} and {_names(beyond)}"
             found |= dict.fromkeys(part - most, why)
         return found
@@ -297,19 +306,19 @@ class AllReduceMembership:
         if lost.generation >= self._generation:
             self.leases.report_peer(lost.member, lost.peer, lost.why, lost.broken, now)
 
-    def report_unreached(self, unreached: Unreached) -> None:
+    def report_unreached(self, unreached: Unreached, now: float) -> None:
         """Record which peers a member could not reach, unless the report is of an earlier generation."""
         if unreached.generation >= self._generation:
-            self.leases.report_unreached(unreached.member, unreached.peers)
+            self.leases.report_unreached(unreached.member, unreached.peers, now)
 
-    def cut_off(self, plan: Plan) -> dict[str, str]:
+    def cut_off(self, plan: Plan, now: float) -> dict[str, str]:
         """Return the members that are cut off from the others (see Leases), each with the reason.
 
         The caller must `remove` them. During a reconfiguration there is no such member.
         """
         if self.reconfiguration is not None:
             return {}
-        return self.leases.cut_off(((source, target) for source, target, _ in plan.edges()), self.quorum)
+        return self.leases.cut_off([(source, target) for source, target, _ in plan.edges()], self.quorum, now)
 
     def lost_members(self, now: float) -> dict[str, str]:
         """Return the lost members, each with the reason. The caller must `remove` them.

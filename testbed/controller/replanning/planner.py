@@ -35,12 +35,13 @@ log = logging.getLogger(__name__)
 HALVED = 0.5
 
 #: The part of one processor that considering plans may use. More would slow down the rounds that plans should speed up.
-#: With SAVED_S, three minutes of training stay below 5 %.
+#: With SAVED_S and BORROWED_S, three minutes of training stay below 5 %.
 SHARE = 0.04
 
-#: Seconds of processor time that are saved up at most, for busy moments after quiet ones, and the part of them that is
-#: reserved for urgent requests.
-SAVED_S, RESERVE_S = 1.0, 0.5
+#: Seconds of processor time that are saved up at most, for busy moments after quiet ones; the part of them that is
+#: reserved for urgent requests; and what a request may borrow if a link fell below HALVED. With 16 members an attempt
+#: costs half a second, so that without borrowing the first one after a fall came up to 12 s later.
+SAVED_S, RESERVE_S, BORROWED_S = 1.0, 0.5, 0.5
 
 
 class ProcessorBudget:
@@ -53,17 +54,17 @@ class ProcessorBudget:
         self._left_s = SAVED_S
         self._at_s: float | None = None
 
-    def allows(self, now_s: float, urgent: bool = False) -> bool:
+    def allows(self, now_s: float, least_s: float = RESERVE_S) -> bool:
         """Return whether work may begin now.
 
         Args:
             now_s: The time in seconds of a clock that never jumps.
-            urgent: Whether the work may use the reserve.
+            least_s: The processor time that must be left: RESERVE_S, 0 for urgent work, or -BORROWED_S.
         """
         passed_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._left_s = min(self._left_s + SHARE * passed_s, SAVED_S)
         self._at_s = now_s
-        return self._left_s > (0.0 if urgent else RESERVE_S)
+        return self._left_s > least_s
 
     def spend(self, seconds: float) -> None:
         """Subtract processor seconds that were used from the budget."""
@@ -225,7 +226,8 @@ class Planner:
         if fell or overdue or (passed_s >= period_s and self._has_news(now)):
             # A fall stays urgent in the rounds after it: the attempts during its own round may have found no plan.
             performance = self._track.performance(now)
-            self._request_if_affordable(urgent=performance.fell or (overdue and performance.fell_lately))
+            urgent = performance.fell or (overdue and performance.fell_lately)
+            self._request_if_affordable(0.0 if urgent else RESERVE_S)
 
     def arrived(self, arrived: Arrived) -> Actions:
         """Take a member's trains during a round. If links are measured now, request a plan where one fell.
@@ -239,11 +241,12 @@ class Planner:
         performance = self._track.performance(now)
         yield from self._probes(now, hurry=performance.slow)
         fell = self._maker.knowledge.fell(now)
-        if fell and (min(fell.values()) < HALVED or performance.slow):
+        severe = min(fell.values(), default=1.0) < HALVED
+        if fell and (severe or performance.slow):
             self._track.link_fell()
             last = self._vain_look
             if last is None or last.may_repeat(self._group.rounds.count, fell, performance.since_last_s):
-                self._request_if_affordable(urgent=True)
+                self._request_if_affordable(-BORROWED_S if severe else 0.0)
 
     def _probes(self, now: float, hurry: bool = False) -> Actions:
         """Have members probe if plans may change and enough rounds are left to profit from it."""
@@ -262,15 +265,18 @@ class Planner:
     def _rates_bps(self, now: float) -> dict[str, float]:
         return {name: its.rate_bps for name, its in self._maker.knowledge.estimates(now).items()}
 
-    def _request_if_affordable(self, urgent: bool) -> None:
-        """Request a plan unless one is considered, the one in force must stay, or too few rounds are left to profit."""
+    def _request_if_affordable(self, least_s: float) -> None:
+        """Request a plan unless one is considered, the one in force must stay, or too few rounds are left to profit.
+
+        `least_s` of the budget must be left.
+        """
         options = self._maker.options
         if self._group.plans.pending is not None or self.considering:
             return
         if options.hold or self._maker.rounds_left < options.dwell_rounds:
             return
         performance = self._track.performance(self._clocks.unix())
-        if performance.may_be_judged(options.dwell_rounds) and self._budget.allows(self._clocks.monotonic(), urgent):
+        if performance.may_be_judged(options.dwell_rounds) and self._budget.allows(self._clocks.monotonic(), least_s):
             self._requests.add(PlanRequest("period"))
 
     # Considering

@@ -53,8 +53,8 @@ REMEMBERED = 32
 NEEDED = 3
 #: The factor on the longest round: a path whose rate drops to an eighth is slow, not broken.
 SLACK = 8.0
-#: The factor on the longest round after which a member looks whether its neighbours can be reached, and the largest
-#: part of the round's timeout for that wait. A look costs a packet a neighbour.
+#: The factor on the longest round after which a member looks which peers it can reach, and the largest part of the
+#: round's timeout for that wait. A look costs few packets a peer.
 LOOK_SLACK, LOOK_PART = 2.0, 0.25
 #: The shortest timeout in seconds. Rounds may take milliseconds, but the machine's scheduler may delay one by a second.
 LEAST_S = 3.0
@@ -84,7 +84,7 @@ class AdaptiveTimeout:
 
     @property
     def look_s(self) -> float:
-        """The wait in a round before a look at the neighbours: at most LOOK_PART of `most_s`."""
+        """The wait in a round before a look which peers can be reached: at most LOOK_PART of `most_s`."""
         if len(self._took) < NEEDED:
             return LOOK_PART * self._most_s
         return min(max(LOOK_SLACK * max(self._took), LEAST_S), LOOK_PART * self._most_s)

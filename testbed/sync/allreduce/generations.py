@@ -21,7 +21,7 @@ class Generations:
         after_round: The round before the first one; None if `start` will tell it.
         reproducible: Fix the order of additions.
         on_lost: Called with the generation and the loss of a peer, except in generations that are over.
-        on_unreached: Called with the generation and the neighbours that a look did not reach.
+        on_unreached: Called with the generation and the peers that a look did not reach.
     """
 
     def __init__(

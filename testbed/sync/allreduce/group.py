@@ -46,7 +46,10 @@ from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.executor import weakly
 from testbed.sync.transport import Greeting, Outbox, TransportSettings, sockets
 
-#: The pause between two steps of a look at neighbours, in seconds.
+#: The most peers that a look tries to reach beside this member's neighbours in the plan.
+LOOKED = 32
+
+#: The pause between two steps of a look, in seconds.
 _STEP_S = 0.1
 
 #: The address at which each member listens.
@@ -64,8 +67,7 @@ class AllReduceGroup:
         plans: The plans that this member holds.
         outbox: Sends frames to peers.
         suspect_s: Seconds after which a round reports the peers that it still waits for to `on_lost`.
-        look_s: Seconds after which a round looks whether this member's neighbours in the plan can be reached; then
-            again each `look_s`.
+        look_s: Seconds after which a round looks which peers can be reached; then again each `look_s`.
         swaps: This member's part in early commits.
     """
 
@@ -90,7 +92,7 @@ class AllReduceGroup:
             reproducible: Fix the order of additions.
             on_lost: Called with a lost peer, and with one that a round has waited for longer than `suspect_s`; the
                 round goes on waiting. None: a lost peer ends the round.
-            on_unreached: Called with the neighbours that a look did not reach, none included.
+            on_unreached: Called with the peers that a look did not reach; with none, if it reached all.
             make_outbox: Makes the outbox; takes the arguments of Outbox.
 
         Raises:
@@ -304,11 +306,17 @@ class AllReduceGroup:
                 look_at = time.monotonic() + self.look_s
 
     def _look(self, current: Round, deadline: float) -> bool:
-        """Report which neighbours in the plan can't be reached. Returns False if the round was over before that."""
-        member, until = self.settings.member, min(time.monotonic() + sockets.REACHED_S, deadline)
-        neighbours = {peer: self._roster[peer] for peer in current.plan.neighbours(member)}
+        """Report which peers can't be reached. Returns False if the round was over before that.
+
+        The peers are the neighbours in the plan, and at most LOOKED others: which of them reach each other tells where
+        the members have fallen apart.
+        """
+        until = min(time.monotonic() + sockets.REACHED_S, deadline)
+        own = self.members.index(self.settings.member)
+        others = (*self.members[own + 1 :], *self.members[:own])[:LOOKED]
+        peers = current.plan.neighbours(self.settings.member).union(others)
         try:
-            check = sockets.ReachCheck(neighbours)
+            check = sockets.ReachCheck({peer: self._roster[peer] for peer in peers})
         except OSError:  # no more files may be opened, so that nothing is known
             return True
         with closing(check):

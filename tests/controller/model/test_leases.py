@@ -129,43 +129,48 @@ def test_what_strangers_say_or_is_said_of_them_counts_nothing() -> None:
 
 
 RING = (("a", "b"), ("b", "c"), ("c", "d"), ("d", "a"))
+STAR = (("a", "b"), ("a", "c"), ("a", "d"))
 
 
 @pytest.mark.parametrize(
-    ("unreached", "gone"),
+    ("pairs", "unreached", "gone"),
     [
-        ({}, set()),
-        ({"c": ("b",)}, set()),
-        ({"c": ("b", "d")}, {"c"}),
-        ({"b": ("c",), "d": ("c",)}, {"c"}),
-        ({"c": ("b",), "d": ("c",)}, {"c"}),
-        ({"a": ("d",), "c": ("b",)}, {"c", "d"}),
-        ({"a": ("b", "d"), "b": ("c",), "c": ("d",)}, set()),
+        (RING, {}, set()),
+        (RING, {"c": "b"}, set()),
+        (RING, {"c": "abd"}, {"c"}),
+        (RING, {"a": "c", "b": "c", "d": "c"}, {"c"}),
+        (STAR, {"b": "a", "c": "a", "d": "a"}, {"a"}),
+        (STAR, {"c": "a"}, {"c"}),
+        (RING, {"a": "cd", "b": "cd"}, {"c", "d"}),
+        (RING, {"a": "bcd", "b": "cd", "c": "d"}, set()),
     ],
-    ids=[
-        "nobody says so",
-        "a way is left",
-        "it says so",
-        "its neighbours do",
-        "both",
-        "two of four",
-        "no quorum is left",
-    ],
+    ids=["none", "a way is left", "it says so", "all say so", "the server", "a path to it", "two of four", "no quorum"],
 )
-def test_the_largest_part_of_the_members_goes_on(unreached: dict[str, tuple[str, ...]], gone: set[str]) -> None:
+def test_the_largest_part_of_the_members_goes_on(
+    pairs: tuple[tuple[str, str], ...], unreached: dict[str, str], gone: set[str]
+) -> None:
     made = leases()
-    for member, peers in unreached.items():
-        made.report_unreached(member, peers)
-    assert made.cut_off(RING, quorum=2).keys() == gone
+    for member in MEMBERS:
+        assert made.cut_off(pairs, 2, 1.0) == {}, "others may say so, too"
+        made.report_unreached(member, unreached.get(member, ""), 1.0)
+    assert made.cut_off(pairs, 2, 1.0).keys() == gone
+
+
+def test_members_that_say_nothing_are_waited_for_during_a_lease() -> None:
+    made = leases()
+    for now in (1.0, 5.0, 9.0):
+        made.report_unreached("c", "abd", now)
+        assert made.cut_off(RING, 2, now) == {}
+    assert made.cut_off(RING, 2, 9.1) == {"c": "no connection can be opened between c and a, b, d"}
 
 
 def test_a_member_that_is_reached_again_is_not_cut_off() -> None:
     made = leases()
-    for reached in (lambda: made.report_unreached("c", ()), lambda: made.advance("c", 1.0)):
-        made.report_unreached("c", ("b", "d"))
-        assert made.cut_off(RING, 2) == {"c": "no connection can be opened between c and b, d"}
+    for reached in (lambda: made.report_unreached("c", (), 9.1), lambda: made.advance("c", 9.1)):
+        made.report_unreached("c", "abd", 1.0)
+        assert made.cut_off(RING, 2, 9.1).keys() == {"c"}
         reached()
-        assert made.cut_off(RING, 2) == {}
+        assert made.cut_off(RING, 2, 9.1) == {}
 
 
 def test_a_connection_that_broke_between_two_present_members_is_made_again() -> None:

@@ -6,34 +6,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.replanning.planner import RESERVE_S, SAVED_S, SHARE, ProcessorBudget, VainLook
+from testbed.controller.replanning.planner import BORROWED_S, RESERVE_S, SAVED_S, SHARE, ProcessorBudget, VainLook
 
 pytestmark = pytest.mark.pure
 
 
-@given(st.lists(st.tuples(st.floats(0, 20), st.floats(0.01, 3), st.booleans()), max_size=60))
-def test_spending_stays_within_the_share_and_the_savings(works: list[tuple[float, float, bool]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 20), st.floats(0.01, 3), st.sampled_from((RESERVE_S, 0.0, -BORROWED_S))), max_size=60
+    )
+)
+def test_spending_stays_within_the_share_the_savings_and_what_is_borrowed(
+    works: list[tuple[float, float, float]],
+) -> None:
     """Only the last work may overdraw the budget, since its cost is known afterwards."""
     budget = ProcessorBudget()
     now_s, spent, last = 100.0, 0.0, 0.0
-    for passed_s, costs_s, urgent in works:
+    for passed_s, costs_s, least_s in works:
         now_s += passed_s
-        if budget.allows(now_s, urgent):
-            assert spent <= SAVED_S + SHARE * (now_s - 100.0) + 1e-9
+        if budget.allows(now_s, least_s):
+            assert spent <= SAVED_S + BORROWED_S + SHARE * (now_s - 100.0) + 1e-9
             budget.spend(costs_s)
             spent, last = spent + costs_s, costs_s
-    assert spent <= SAVED_S + SHARE * (now_s - 100.0) + last + 1e-9
+    assert spent <= SAVED_S + BORROWED_S + SHARE * (now_s - 100.0) + last + 1e-9
 
 
 def test_quiet_times_save_up_the_budget_to_a_limit() -> None:
     budget = ProcessorBudget()
     assert budget.allows(0.0)
     budget.spend(SAVED_S)
-    assert not budget.allows(0.0, urgent=True)
-    assert budget.allows(1.0, urgent=True)
+    assert not budget.allows(0.0, 0.0)
+    assert budget.allows(1.0, 0.0)
     assert budget.allows(10_000.0)
     budget.spend(SAVED_S)
-    assert not budget.allows(10_000.0, urgent=True)
+    assert not budget.allows(10_000.0, 0.0)
 
 
 def test_a_reserve_is_kept_for_urgent_work() -> None:
@@ -41,7 +47,7 @@ def test_a_reserve_is_kept_for_urgent_work() -> None:
     assert budget.allows(0.0)
     budget.spend(SAVED_S - RESERVE_S)
     assert not budget.allows(0.0)
-    assert budget.allows(0.0, urgent=True)
+    assert budget.allows(0.0, 0.0)
 
 
 def test_a_look_in_vain_is_repeated_when_the_round_is_much_longer_or_more_fell() -> None:
