@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.model.spec import Elasticity
 from testbed.plan import Plan
 from testbed.planning import CostModel, View, make_policy
@@ -115,7 +116,10 @@ def test_a_round_that_would_take_long_by_the_old_plan_starts_again_where_members
         fleet.run(2)
         assert in_force(fleet) == swap.plan and dropped not in used(swap.plan)
         assert swap.active_round == rounds and swap.lost_updates == 0 == swap.duplicated_updates
-        assert fleet.swaps == [swap]
+        assert fleet.swaps == [swap] and swap.pause_ms is not None
+        assert isinstance(fleet.coordinator, AllReduceCoordinator)
+        costs_s = fleet.coordinator.planner._track.performance(fleet.group.clocks.unix()).swaps_s
+        assert costs_s == (() if restarts else (swap.pause_ms / 1e3,)), "the slow round is not what the swap costs"
 
 
 def test_a_member_that_says_nothing_of_a_slow_round_is_waited_for(tmp_path: Path, seed: int) -> None:

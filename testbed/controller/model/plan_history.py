@@ -83,6 +83,8 @@ class Swap:
     duplicated_updates: int = 0
     #: The member that joins with the plan, or empty.
     joins: str = ""
+    #: True if it came into force by a reconfiguration, so that its pause is that of a loss or of a slow round.
+    resumed: bool = False
 
     def hold(self, member: str, now_s: float) -> None:
         """Record that a member holds the plan."""
@@ -237,7 +239,7 @@ class PlanHistory:
         """Put the plan of a reconfiguration in force at once, without the members' agreement."""
         self._record(plan)
         now_s = self._clocks.unix()
-        swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s)
+        swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s, resumed=True)
         self._prepared = {plan.epoch: swap}
         self._put_in_force(plan)
         self._add(swap)

@@ -128,7 +128,9 @@ class TrackRecord:
             since_last_s=now - finished_s,
             since_fall=rounds.count - self._fell_by,
             rounds_left=self._maker.rounds_left,
-            swaps_s=tuple(swap.pause_ms / 1e3 for swap in plans.swaps if swap.pause_ms is not None),
+            swaps_s=tuple(
+                swap.pause_ms / 1e3 for swap in plans.swaps if swap.pause_ms is not None and not swap.resumed
+            ),
             promised_s=self._promised_s,
             delivered=self._savings.fraction,
         )
