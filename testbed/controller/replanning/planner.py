@@ -157,7 +157,7 @@ class Planner:
         self._considered_s = -math.inf  # on the monotonic clock
         self._vain_look: VainLook | None = None
         self._busy = False
-        self._restarted = -1  # complete rounds when a round last started again
+        self._restart_from_s = -math.inf  # on the monotonic clock
 
     @property
     def considering(self) -> bool:
@@ -368,14 +368,14 @@ class Planner:
     def _restarts(self, decision: Decision) -> bool:
         """Return whether members should start the current round again under the adopted plan, and may.
 
-        Each round starts again once at most.
+        After a restart they have at least the time that the plan promised for a round.
         """
-        rounds = self._group.rounds.count
-        if not self._maker.elastic or rounds == self._restarted:
+        now = self._clocks.monotonic()
+        if not self._maker.elastic or now < self._restart_from_s:
             return False
         restarts = decision.restarts(self._track.performance(self._clocks.unix()))
         if restarts:
-            self._restarted = rounds
+            self._restart_from_s = now + decision.proposed_s
         return restarts
 
     def _looked_in_vain(self, decision: Decision, policy: Policy) -> VainLook:
