@@ -97,6 +97,16 @@ def await_gone(pids: list[int]) -> None:
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
+def kill(owner: subprocess.Popen[str], routers: list[int]) -> None:
+    """Kill an owner, and do not reap it, as where no one is there to do that. The kernel ends its routers with it.
+
+    They may end before all threads of the owner have.
+    """
+    os.kill(owner.pid, signal.SIGKILL)
+    await_gone(routers)
+    until(lambda: ProcessIdentity.of(owner.pid) is None)
+
+
 def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(owned: Start) -> None:
     owner, routers = owned("one")
     assert clean(None, "one") == CleanupResult(("one",), (), ())
@@ -110,9 +120,7 @@ def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(own
 def test_what_a_killed_testbed_leaves_is_taken_away(owned: Start) -> None:
     owner, routers = owned("one")
     _, others = owned("two")
-    # Killed, and not reaped: as where no one is there to do that.
-    os.kill(owner.pid, signal.SIGKILL)
-    await_gone(routers)  # the kernel ends them with their testbed
+    kill(owner, routers)
     assert label.networks() == ["one", "two"]
     assert clean(None, "one").networks == ("one",)
     assert list(label.processes("one")) == []
@@ -138,8 +146,7 @@ def test_beside_a_network_that_runs_the_rest_of_a_crashed_one_is_taken_away(
         for name in ("../stray", "runs")  # the first may not become a folder's name
     )
     try:
-        os.kill(crashed.pid, signal.SIGKILL)
-        await_gone(others)
+        kill(crashed, others)
         found = {each.network: each for each in find(client)}
         assert {name for name, each in found.items() if each.owner} == {"runs"}
         assert found["forgotten"].containers == (made["forgotten"].name,)
