@@ -95,7 +95,8 @@ class ControlChannel:
 
         Args:
             hello: The Hello.
-            timeout_s: The longest wait in seconds; the controller answers once all members have come.
+            timeout_s: The longest wait in seconds for the next message; the controller answers once all members have
+                come, or asks a member that waits to join again and again.
 
         Raises:
             SyncError: The answer is another message, no answer comes in time, or the connection breaks.

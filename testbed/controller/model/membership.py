@@ -130,21 +130,30 @@ class Leases:
         since_s, before = self._unreached.get(member, (now, ()))
         self._unreached[member] = since_s if before else now, frozenset(peers)
 
-    def cut_off(self, pairs: Collection[tuple[str, str]], quorum: int, now: float) -> dict[str, str]:
-        """Return the members that are cut off from the others, each with the reason.
+    def cut_off(
+        self, present: Collection[str], pairs: Collection[tuple[str, str]], quorum: int, now: float
+    ) -> dict[str, str]:
+        """Return the present members that are cut off from the others, each with the reason.
 
-        They are found once all members have reported which peers they can't reach, or a lease after the first report.
-        Of the parts into which the members fall, the largest goes on, or of equal ones the one with the first member.
+        Two members can't reach each other if both report so, or one while the other has not reported. Members that are
+        cut off are found once all have reported which peers they can't reach, or a lease after the first report. Of
+        the parts into which the members fall, the largest goes on, or of equal ones the one with the first member.
         If all members are joined, but the plan falls apart without the pairs that can't reach each other, the plan's
         parts count. No member is cut off if the largest part is no quorum: then only a return of the path helps.
         """
-        dead = {frozenset((member, peer)) for member, (_, peers) in self._unreached.items() for peer in peers}
+        reports = {member: its for member, its in self._unreached.items() if member in present}
+        dead = {
+            frozenset((member, peer))
+            for member, (_, peers) in reports.items()
+            for peer in peers.intersection(present)
+            if peer not in reports or member in reports[peer][1]
+        }
         if not dead:
             return {}
-        first_s = min(at for at, peers in self._unreached.values() if peers)
-        if now - first_s <= self._lease_s and not self._renewed_s.keys() - self._leaving <= self._unreached.keys():
+        first_s = min(at for at, peers in reports.values() if peers)
+        if now - first_s <= self._lease_s and not set(present) - self._leaving <= reports.keys():
             return {}
-        members = sorted(self._renewed_s)
+        members = sorted(present)
         parts: list[set[str]] = []
         for candidates in (combinations(members, 2), pairs):
             joined = nx.Graph()
@@ -181,6 +190,9 @@ class Leases:
             self._renewed_s = {member: min(at + stall_s, now) for member, at in self._renewed_s.items()}
             for by in self._waits.values():
                 by.update({member: (min(at + stall_s, now), why) for member, (at, why) in by.items()})
+            self._unreached = {
+                member: (min(at + stall_s, now), peers) for member, (at, peers) in self._unreached.items()
+            }
         return stall_s
 
     def lost_members(self, now: float) -> dict[str, str]:
@@ -308,7 +320,7 @@ class AllReduceMembership:
 
     def report_unreached(self, unreached: Unreached, now: float) -> None:
         """Record which peers a member could not reach, unless the report is of an earlier generation."""
-        if unreached.generation >= self._generation:
+        if self.reconfiguration is None and unreached.generation >= self._generation:
             self.leases.report_unreached(unreached.member, unreached.peers, now)
 
     def cut_off(self, plan: Plan, now: float) -> dict[str, str]:
@@ -318,7 +330,8 @@ class AllReduceMembership:
         """
         if self.reconfiguration is not None:
             return {}
-        return self.leases.cut_off([(source, target) for source, target, _ in plan.edges()], self.quorum, now)
+        pairs = [(source, target) for source, target, _ in plan.edges()]
+        return self.leases.cut_off(self.present, pairs, self.quorum, now)
 
     def lost_members(self, now: float) -> dict[str, str]:
         """Return the lost members, each with the reason. The caller must `remove` them.

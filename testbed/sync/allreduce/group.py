@@ -46,8 +46,8 @@ from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.executor import weakly
 from testbed.sync.transport import Greeting, Outbox, TransportSettings, sockets
 
-#: The most peers that a look tries to reach beside this member's neighbours in the plan.
-LOOKED = 32
+#: In a group of at most LOOKED members a look tries to reach all of them, else this member's neighbours in the plan.
+LOOKED = 64
 
 #: The pause between two steps of a look, in seconds.
 _STEP_S = 0.1
@@ -308,13 +308,11 @@ class AllReduceGroup:
     def _look(self, current: Round, deadline: float) -> bool:
         """Report which peers can't be reached. Returns False if the round was over before that.
 
-        The peers are the neighbours in the plan, and at most LOOKED others: which of them reach each other tells where
-        the members have fallen apart.
+        Which members reach each other tells where they have fallen apart, also where the plan does not join them.
         """
         until = min(time.monotonic() + sockets.REACHED_S, deadline)
-        own = self.members.index(self.settings.member)
-        others = (*self.members[own + 1 :], *self.members[:own])[:LOOKED]
-        peers = current.plan.neighbours(self.settings.member).union(others)
+        member = self.settings.member
+        peers = {*self.members} - {member} if len(self.members) <= LOOKED else current.plan.neighbours(member)
         try:
             check = sockets.ReachCheck({peer: self._roster[peer] for peer in peers})
         except OSError:  # no more files may be opened, so that nothing is known

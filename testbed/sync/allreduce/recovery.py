@@ -96,7 +96,7 @@ def _fetches(
         near = [name for name in after if name in (beside[member] if member in hops else holders)]
         source = min(near, key=lambda name: hops[name])
         fetch.setdefault(source, []).extend(parts)
-    return tuple((source, start, stop) for source, parts in fetch.items() for start, stop in spans.union(parts))
+    return tuple((source, start, stop) for source, parts in fetch.items() for start, stop in sorted(parts))
 
 
 def _hops(beside: Mapping[str, Collection[str]], begin: Collection[str]) -> dict[str, int]:
@@ -312,8 +312,8 @@ def _fetch_all(
 ) -> None:
     """Fetch all missing means, from all peers at once.
 
-    Each peer is asked in the order of the elements. So no peers wait for each other in a circle: what a member waits
-    for never has a higher last element, and is nearer to a member that holds it if the last element is the same.
+    Each peer is asked in the order of the elements, in pieces that are the same at all members. So no members wait for
+    each other in a circle: a member waits for earlier pieces, and for the same piece at a member nearer to a holder.
     """
     pieces: dict[str, list[Span]] = {}
     for peer, start, stop in fetches:
@@ -324,7 +324,7 @@ def _fetch_all(
     def fetch_from(peer: str) -> None:
         try:
             _fetch(group, roster, peer, attempt, pieces[peer], guard, given_up)
-        except (SyncError, Unfetched) as error:
+        except Exception as error:  # else the round would end without these means
             errors.append(error)
             given_up.set()
 
@@ -336,7 +336,7 @@ def _fetch_all(
             start_thread(thread)
             threads.append(thread)
         fetch_from(here)
-    except SyncError:
+    except BaseException:
         given_up.set()
         raise
     finally:

@@ -136,41 +136,60 @@ STAR = (("a", "b"), ("a", "c"), ("a", "d"))
     ("pairs", "unreached", "gone"),
     [
         (RING, {}, set()),
-        (RING, {"c": "b"}, set()),
-        (RING, {"c": "abd"}, {"c"}),
-        (RING, {"a": "c", "b": "c", "d": "c"}, {"c"}),
-        (STAR, {"b": "a", "c": "a", "d": "a"}, {"a"}),
-        (STAR, {"c": "a"}, {"c"}),
-        (RING, {"a": "cd", "b": "cd"}, {"c", "d"}),
-        (RING, {"a": "bcd", "b": "cd", "c": "d"}, set()),
+        (RING, {"c": "b", "b": "c"}, set()),
+        (RING, {"c": "abd"}, set()),
+        (RING, {"a": "c", "b": "c", "c": "abd", "d": "c"}, {"c"}),
+        (STAR, {"a": "bcd", "b": "a", "c": "a", "d": "a"}, {"a"}),
+        (STAR, {"a": "c", "c": "a"}, {"c"}),
+        (RING, {"a": "cd", "b": "cd", "c": "ab", "d": "ab"}, {"c", "d"}),
+        (RING, {"a": "bcd", "b": "acd", "c": "abd", "d": "abc"}, set()),
     ],
-    ids=["none", "a way is left", "it says so", "all say so", "the server", "a path to it", "two of four", "no quorum"],
+    ids=[
+        "none",
+        "a way is left",
+        "one says so",
+        "all say so",
+        "the server",
+        "a path to it",
+        "two of four",
+        "no quorum",
+    ],
 )
 def test_the_largest_part_of_the_members_goes_on(
     pairs: tuple[tuple[str, str], ...], unreached: dict[str, str], gone: set[str]
 ) -> None:
     made = leases()
     for member in MEMBERS:
-        assert made.cut_off(pairs, 2, 1.0) == {}, "others may say so, too"
+        assert made.cut_off(MEMBERS, pairs, 2, 1.0) == {}, "others may say so, too"
         made.report_unreached(member, unreached.get(member, ""), 1.0)
-    assert made.cut_off(pairs, 2, 1.0).keys() == gone
+    assert made.cut_off(MEMBERS, pairs, 2, 1.0).keys() == gone
 
 
 def test_members_that_say_nothing_are_waited_for_during_a_lease() -> None:
     made = leases()
     for now in (1.0, 5.0, 9.0):
         made.report_unreached("c", "abd", now)
-        assert made.cut_off(RING, 2, now) == {}
-    assert made.cut_off(RING, 2, 9.1) == {"c": "no connection can be opened between c and a, b, d"}
+        assert made.cut_off(MEMBERS, RING, 2, now) == {}
+    assert made.cut_off(MEMBERS, RING, 2, 9.1) == {"c": "no connection can be opened between c and a, b, d"}
+    made.extend_for_stall(19.0)
+    assert made.cut_off(MEMBERS, RING, 2, 19.0) == {}, "reports may wait in the controller's sockets"
+
+
+def test_a_member_that_joins_is_not_cut_off_by_the_plan_before_it() -> None:
+    made = leases()
+    made.begin(["e"], 1.0)
+    for member, peers in {"a": "ce", "b": "", "c": "a", "d": ""}.items():
+        made.report_unreached(member, peers, 1.0)
+    assert made.cut_off(MEMBERS, STAR, 2, 1.0).keys() == {"c"}
 
 
 def test_a_member_that_is_reached_again_is_not_cut_off() -> None:
     made = leases()
     for reached in (lambda: made.report_unreached("c", (), 9.1), lambda: made.advance("c", 9.1)):
         made.report_unreached("c", "abd", 1.0)
-        assert made.cut_off(RING, 2, 9.1).keys() == {"c"}
+        assert made.cut_off(MEMBERS, RING, 2, 9.1).keys() == {"c"}
         reached()
-        assert made.cut_off(RING, 2, 9.1) == {}
+        assert made.cut_off(MEMBERS, RING, 2, 9.1) == {}
 
 
 def test_a_connection_that_broke_between_two_present_members_is_made_again() -> None:

@@ -108,7 +108,7 @@ def test_a_member_that_has_not_begun_the_round_begins_it_again_with_the_others(s
 def test_a_round_that_is_over_for_one_is_fetched_whole() -> None:
     holdings = [Holding("a", 4, 7, True), Holding("b", 4, 7, False, 10, ((2, 4),)), Holding("c", 4, 7, False, 10)]
     assert orders_for("a", holdings).fetch == ()
-    assert orders_for("c", holdings).fetch == (("a", 0, 10),)
+    assert orders_for("c", holdings).fetch == (("a", 0, 2), ("a", 2, 4), ("a", 4, 10))
     assert orders_for("b", holdings).fetch == (("a", 0, 2), ("a", 4, 10))
     assert not any(orders_for(member, holdings).reduces for member in "abc")
 
@@ -125,8 +125,28 @@ def test_each_part_is_fetched_towards_the_nearest_member_that_holds_it() -> None
     line = {("a", "b"), ("b", "c"), ("c", "d")}
     held = {"a": ((0, 4),), "b": (), "c": (), "d": ((2, 8),)}
     holdings = [Holding(member, 4, 7, False, 10, final) for member, final in held.items()]
-    assert set(orders_for("b", holdings, line).fetch) == {("a", 0, 4), ("c", 4, 8)}
-    assert set(orders_for("c", holdings, line).fetch) == {("b", 0, 2), ("d", 2, 8)}
+    assert set(orders_for("b", holdings, line).fetch) == {("a", 0, 2), ("a", 2, 4), ("c", 4, 8)}
+    assert set(orders_for("c", holdings, line).fetch) == {("b", 0, 2), ("d", 2, 4), ("d", 4, 8)}
+
+
+def test_members_in_a_ring_do_not_wait_for_each_other_in_a_circle() -> None:
+    """Where touching parts with different holders were one request, each member waited for the next one."""
+    members, quarter = "abcd", ELEMENTS // 4
+    holdings = [
+        Holding(member, 4, 7, False, ELEMENTS, ((at * quarter, (at + 1) * quarter),))
+        for at, member in enumerate(members)
+    ]
+    ring = {("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")}
+    orders = {member: orders_for(member, holdings, ring) for member in members}
+    assert fetched_in_order(holdings, orders) == {member: set(range(ELEMENTS)) for member in members}
+
+
+def test_a_fetch_that_breaks_off_in_any_way_ends_the_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(*_: object) -> FetchAnswer:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        recover_with(monkeypatch, Aborted(), fetch)
 
 
 def slices(*parts: tuple[int, int, str]) -> list[MeanSlice]:
