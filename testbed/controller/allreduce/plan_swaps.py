@@ -3,7 +3,7 @@
     Prepare to its members --all hold it--> Confirm --a round follows it--> in force
         `---- a member can't hold it, does not answer in time, reconnected, or is gone --> dropped
 
-In an elastic run the current round may start again under the plan, as after a loss, if it would take too long else.
+In an elastic run the current round may start again under the plan, as after a loss, if the old plan is much slower.
 One swap is pending at a time. The members decide when the plan takes force: they agree on it in a global round, or
 between two global rounds if they are in groups, without another message from the controller.
 """
