@@ -167,6 +167,15 @@ class View:
             edges={pair: edge for pair, edge in self.edges.items() if set(pair) <= set(names)},
         )
 
+    def without(self, apart: Mapping[str, Collection[str]]) -> View:
+        """Return the view without the edges, in both directions, between each member in `apart` and its peers there."""
+        kept = {
+            (u, v): edge
+            for (u, v), edge in self.edges.items()
+            if v not in apart.get(u, ()) and u not in apart.get(v, ())
+        }
+        return self if len(kept) == len(self.edges) else replace(self, edges=kept)
+
     def scaled(self, factors: Mapping[str, float]) -> View:
         """Return the view with rates multiplied by `factors`, whose keys are names of links, or `u=>v` for edges.
 

@@ -35,6 +35,12 @@ def test_a_link_that_is_down_takes_its_pairs_edges_in_both_directions() -> None:
     assert set(cut.edges) == {("b-w0", "c-w0"), ("c-w0", "b-w0")}
 
 
+def test_members_that_can_t_reach_each_other_have_no_edge() -> None:
+    view = view_of(sites(("a", "b", 50), ("b", "c", 20)), {})
+    kept = view.without({"a-w0": {"c-w0"}, "gone": {"a-w0"}})
+    assert view.edges.keys() - kept.edges.keys() == {("a-w0", "c-w0"), ("c-w0", "a-w0")}
+
+
 @pytest.mark.parametrize(
     ("change", "broken"),
     [

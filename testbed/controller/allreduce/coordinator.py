@@ -189,7 +189,8 @@ class AllReduceCoordinator(Coordinator):
     def _handle_unreached(self, unreached: Unreached) -> Actions:
         """Remove members that are cut off, or have a member join once it reaches most others. Else it is asked again.
 
-        A member that joined before could stop the others: they would wait for it in the first round with it.
+        A member that joined before could stop the others: they would wait for it in the first round with it. Plans
+        have no edges between the member and those that it does not reach.
         """
         membership, member = self.group.membership, unreached.member
         if member in self.present:
@@ -202,6 +203,7 @@ class AllReduceCoordinator(Coordinator):
         missing = self.present.intersection(unreached.peers)
         if 2 * len(missing) < len(self.present):
             del self._unjoined[member]
+            membership.record_apart(member, missing)
             self.planner.request_join(member)
             return
         if missing != before:

@@ -294,6 +294,8 @@ class AllReduceMembership:
         self.quorum = elastic.quorum if elastic else len(self.present)
         #: The reconfiguration under way, from an abort until the present members go on.
         self.reconfiguration: Reconfiguration | None = None
+        #: By a member that joined during the run: the members that it could not reach then, and that joined before it.
+        self.apart: dict[str, frozenset[str]] = {}
         self._identities = identities
         self._lease_s = elastic.lease_s if elastic else 0.0
         self.leases = Leases(self._lease_s)
@@ -440,6 +442,10 @@ class AllReduceMembership:
         for member in sorted(self.present):
             keys = {joins: self._identities.key(member, joins)}
             yield Tell(member, Prepare(plan.to_json(), _roster_of(self.roster, plan), source, keys))
+
+    def record_apart(self, member: str, peers: frozenset[str]) -> None:
+        """Record which present members a member that joins can't reach. What others could not reach before is over."""
+        self.apart = {other: its - {member} for other, its in self.apart.items()} | {member: peers}
 
     def admit(self, member: str) -> None:
         """Add a member to those present."""

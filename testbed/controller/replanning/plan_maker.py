@@ -54,9 +54,14 @@ class PlanMaker:
         return self.training.question(newest, rounds.count_under(epoch))
 
     def view(self, now: float, joins: str = "") -> View:
-        """Return the known network among the present members, and the member that `joins` if one does."""
+        """Return the known network among the present members, and the member that `joins` if one does.
+
+        It has no edge between a member that joined and those that it could not reach then.
+        """
         view = self.through(self.knowledge.view(now), self._group.plans.in_force)
-        names = self._group.membership.present | ({joins} if joins else set())
+        membership = self._group.membership
+        names = membership.present | ({joins} if joins else set())
+        view = view.without(membership.apart)
         return view if names == set(view.names) else view.among(names)
 
     def through(self, view: View, plan: Plan | None) -> View:

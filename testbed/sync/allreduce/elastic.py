@@ -386,8 +386,12 @@ class ElasticGroup:
             send_answer(connection, self._means(request) if means else self.handover.answer(member, request, timeout_s))
 
     def _means(self, request: FetchRequest) -> FetchAnswer:
+        def settled() -> bool:
+            outdated = request.epoch < self._generations.epoch  # the peer asks again in the new generation
+            return bool(outdated or self._failure or self._held(request))
+
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or self._held(request), self._settings.timeout_s)
+            self._changed.wait_for(settled, self._settings.timeout_s)
             held = self._held(request)
         if held is None:
             span = f"[{request.start}, {request.stop}) of round {request.round}"

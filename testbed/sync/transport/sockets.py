@@ -50,6 +50,9 @@ _SYN_COUNT = 127
 #: How long a peer may take to answer a ReachCheck: Linux sends a SYN at once, and after 1 and 3 s.
 REACHED_S = 4.0
 
+#: Failures of this machine to open a connection, which say nothing about the peer.
+_LOCAL = frozenset({errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
+
 #: Bytes that a timed receive reads at a time: eleven packets of 1,448 bytes. A large chunk is read in MOST_PIECES
 #: pieces, because a piece costs 5 µs.
 PIECE_BYTES, MOST_PIECES = 16 * 1024, 16
@@ -187,6 +190,8 @@ def attempt(connection: socket.socket, address: tuple[str, int], deadline: float
 class ReachCheck:
     """Tries to open a connection to each of some peers. A peer that refuses the connection is reached.
 
+    A peer also counts as reached if this machine can't open a connection at all, since nothing is known of it then.
+
     The caller calls `step` until it returns True, or until it has waited long enough, and then `close`.
 
     Args:
@@ -235,7 +240,7 @@ class ReachCheck:
     def _settle(self, number: int, failure: int) -> None:
         connection, peer = self._pending.pop(number)
         connection.close()
-        if failure in (0, errno.ECONNREFUSED, errno.ECONNRESET):
+        if failure in (0, errno.ECONNREFUSED, errno.ECONNRESET) or failure in _LOCAL:
             self.unreached.discard(peer)
 
 

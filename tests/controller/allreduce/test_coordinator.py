@@ -400,6 +400,19 @@ def test_members_that_are_cut_off_are_lost_and_join_once_they_reach_most_others(
     assert [swap.joins for swap in told.coordinator.group.plans.swaps if swap.joins] == [LOST]
 
 
+def test_plans_have_no_edge_to_a_member_that_a_joining_one_can_t_reach(told: Told) -> None:
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    whole = told.coordinator.maker.plan(told.coordinator.planner.policy, VIEW)
+    neighbour = min(whole.neighbours(LOST))
+    told.unreached = (neighbour,)
+    told.do(told.coordinator.join(hello(LOST)))
+    (plan,) = (swap.plan for swap in told.coordinator.group.plans.swaps if swap.joins)
+    assert neighbour not in plan.neighbours(LOST)
+    told.coordinator.group.membership.record_apart(neighbour, frozenset())
+    assert (LOST, neighbour) in told.coordinator.maker.view(told.clocks.now_s, LOST).edges, "it has joined again since"
+
+
 @pytest.mark.parametrize("gone", [True, False], ids=["it is gone", "it was restarted"])
 def test_a_member_that_could_not_join_is_asked_no_more_once_its_process_ended(told: Told, gone: bool) -> None:
     told.lose(LOST)

@@ -24,6 +24,7 @@ from testbed.sync.allreduce.elastic import (
     AdaptiveTimeout,
     ElasticGroup,
 )
+from testbed.sync.allreduce.fetch import FetchRequest, Refusal, Wanted
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.receiver import Loss
 from testbed.sync.allreduce.role import route_table
@@ -209,6 +210,16 @@ def test_a_member_that_waits_long_says_which_neighbours_it_can_t_reach(
         waits.start()
         until(lambda: told.count(Unreached("m1", () if reached else ("m0",), 3)) == 2)
     waits.join()
+
+
+@pytest.mark.local
+def test_a_request_of_a_generation_that_is_over_is_refused_at_once(silent: tuple[str, int]) -> None:
+    """The peer asks again in the new generation, and its thread here would wait for a round's timeout."""
+    elastic = elastic_of(silent, [], 2 * PATIENCE_S)
+    with closing(elastic):
+        lose(elastic, silent)
+        answer = elastic._means(FetchRequest(Wanted.MEANS, 3, 9, 0, 2))
+    assert isinstance(answer.note, Refusal)
 
 
 @pytest.mark.local

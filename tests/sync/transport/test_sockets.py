@@ -59,6 +59,18 @@ def test_a_peer_that_accepts_or_refuses_a_connection_is_reached() -> None:
 
 
 @pytest.mark.local
+def test_a_failure_of_this_machine_says_nothing_about_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Exhausted(socket.socket):
+        def connect_ex(self, address: object) -> int:
+            return errno.EADDRNOTAVAIL  # all local ports are taken
+
+    with unanswered() as nowhere:
+        monkeypatch.setattr(socket, "socket", Exhausted)
+        with closing(ReachCheck({"a": nowhere})) as check:
+            assert check.step() and not check.unreached
+
+
+@pytest.mark.local
 def test_a_check_that_may_open_no_more_files_keeps_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[socket.socket] = []
 
