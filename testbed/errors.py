@@ -13,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 from testbed.lazy import PLUGIN
 from testbed.resources import IS_CHECKOUT, SETUP
+from testbed.sudo import give_back
 
 #: Exit codes: something failed; bad input; this machine can't.
 FAILED, BAD_INPUT, CANNOT = 1, 2, 3
@@ -199,9 +199,7 @@ def written_aside(text: str) -> str:
     options: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
     with tempfile.NamedTemporaryFile("w", prefix="testbed-", suffix=".log", delete=False, **options) as log:
         log.write(head + text)
-    if owner := os.environ.get("SUDO_UID"):
-        with suppress(OSError, ValueError):
-            os.chown(log.name, int(owner), int(os.environ.get("SUDO_GID", owner)))
+    give_back([Path(log.name)])
     return log.name
 
 

@@ -22,10 +22,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ARROWS: dict[str, set[str]] = {
     "atomic_file": set(),
     "lazy": set(),
+    "sudo": set(),
     "resources": set(),
     "compiler": {"resources", "errors"},
     "link": {"errors"},
-    "errors": {"resources", "lazy"},
+    "errors": {"resources", "lazy", "sudo"},
     "plan": {"errors"},
     "schema": {"errors"},
     "sockets": set(),
@@ -40,7 +41,7 @@ ARROWS: dict[str, set[str]] = {
     "planning": {"errors", "compiler", "plan", "link"},
     "plugins": {"planning", "trace", "lazy"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
-    "api": {"errors", "link", "atomic_file", "sockets"},
+    "api": {"errors", "link", "atomic_file", "sockets", "sudo"},
     "emulation": {
         *("errors", "api", "compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"),
         "resources",
@@ -71,6 +72,7 @@ ARROWS: dict[str, set[str]] = {
     "run": {
         *("errors", "api", "launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
         *("compiler", "workload", "plan", "plugins", "protocol", "schema", "link", "atomic_file", "resources"),
+        "sudo",
     },
     "simulation": {
         *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),
@@ -78,7 +80,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "scaleout": {
         *("run", "controller", "emulation", "telemetry", "spec", "link", "sockets", "certificates", "schema"),
-        *("atomic_file", "lazy"),
+        *("atomic_file", "lazy", "sudo"),
     },
     "report": {
         "errors",
@@ -98,7 +100,7 @@ ARROWS: dict[str, set[str]] = {
     "__init__": {"lazy", "resources", "result", "emulation", "spec"},
     "__main__": {"cli", "controller", "errors"},
     "cli": {
-        *("errors", "atomic_file"),
+        *("errors", "atomic_file", "sudo"),
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
         *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout", "plugins", "resources"),
     },
@@ -124,7 +126,7 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 WORKERS = {"torch", "msgspec"}
 OF_WORKERS = (
     *("schemes", "scheme_autoload", "sync", "torch_backend", "worker", "workload"),
-    *("plan", "protocol", "schema", "errors", "sockets", "atomic_file", "resources", "lazy"),
+    *("plan", "protocol", "schema", "errors", "sockets", "atomic_file", "resources", "lazy", "sudo"),
 )
 
 

@@ -12,11 +12,11 @@ import os
 import shutil
 import socket
 import subprocess
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.atomic_file import write_text
+from testbed.sudo import behind_sudo, give_back
 
 TOKEN, PAGE = "api.token", "page.html"
 
@@ -44,9 +44,7 @@ def write_entry(folder: Path, port: int, token: str) -> Path:
     """Write the token's and the page's files, owned by the calling user (also under sudo); return the page's path."""
     for name, text in ((TOKEN, token + "\n"), (PAGE, _REDIRECT.format(port=port, token=token))):
         write_text(folder / name, text, mode=0o600)
-        if owner := os.environ.get("SUDO_UID"):
-            with suppress(OSError):  # `sudo -u SOMEBODY` sets SUDO_UID too, and only root gives files away
-                os.chown(folder / name, int(owner), int(os.environ.get("SUDO_GID", owner)))
+        give_back([folder / name])
     return folder / PAGE
 
 
@@ -55,9 +53,8 @@ def show_in_browser(page: Path, api_port: ApiPort) -> str:
     opener = shutil.which("xdg-open") if api_port.shown else None
     if opener is None or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return f"  page: {page}; open it in your browser"
-    owner = os.environ.get("SUDO_UID") if os.geteuid() == 0 else None  # only root starts programs as another user
-    group = os.environ.get("SUDO_GID")
-    as_user = {"user": int(owner), "group": int(group or owner), "extra_groups": []} if owner else {}
+    ids = behind_sudo() if os.geteuid() == 0 else None  # only root starts programs as another user
+    as_user = {"user": ids[0], "group": ids[1], "extra_groups": []} if ids else {}
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     # Without our label: what carries it ends with its network, and a browser that starts now is the user's.
     unlabelled = {name: value for name, value in os.environ.items() if not name.startswith("TESTBED_")}

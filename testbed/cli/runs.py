@@ -14,8 +14,9 @@ import typer
 
 from testbed.cli.console import BAD_INPUT, FAILED, Json, Port, bad_input, err, fail, interruptible_verb, out, quantity
 from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.run.directory import RUNS, give_back
+from testbed.run.directory import RUNS
 from testbed.spec.units import Loss, count
+from testbed.sudo import give_back
 from testbed.trace.text import MOST_BYTES, text_of, unpacked_name
 
 if TYPE_CHECKING:

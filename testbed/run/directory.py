@@ -9,7 +9,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from testbed.atomic_file import new_folder, remove_empty
 from testbed.emulation.process import ProcessIdentity
 from testbed.errors import ending_of
 from testbed.run.errors import CannotRun
+from testbed.sudo import give_back
 from testbed.telemetry.store import FORMAT, Records, read_json, read_records, write_json
 
 RUNS = Path("runs")
@@ -114,20 +115,6 @@ class RunDirectory:
             records.close()
         latest = self.path.parent / "latest"
         give_back([self.path.parent, *([latest] if _leads_to_a_run(latest) else []), self.path, *self.path.rglob("*")])
-
-
-def give_back(paths: Iterable[Path]) -> None:
-    """Make the user behind sudo the owner of root's files; without sudo, nothing changes.
-
-    A file keeps its owner if another run is replacing it, if its file system has no owners, or if this process may not
-    give it away: SUDO_UID is also set by `sudo -u SOMEBODY`.
-    """
-    if owner := os.environ.get("SUDO_UID"):
-        group = int(os.environ.get("SUDO_GID", owner))
-        for path in paths:
-            with suppress(OSError):
-                if path.lstat().st_uid == 0:
-                    os.chown(path, int(owner), group, follow_symlinks=False)
 
 
 def point_latest_at(directory: Path) -> None:

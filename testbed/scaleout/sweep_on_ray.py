@@ -27,7 +27,7 @@ from typing import Any
 
 from testbed.emulation.containers.program_image import files_of
 from testbed.lazy import is_file
-from testbed.run.directory import RUNS, give_back, point_latest_at
+from testbed.run.directory import RUNS, point_latest_at
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, program_files
@@ -36,6 +36,7 @@ from testbed.scaleout.node import LABEL, RESOURCE, RUN_LABEL, SCRATCH, connected
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.load import holds, is_part
+from testbed.sudo import give_back
 from testbed.telemetry.store import read_json, write_json
 
 #: How often to look whether hosts came or went, in seconds.

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.errors import NOT_HERE
 from testbed.run.conclusion.conclude import failed
-from testbed.run.directory import NotRemoved, RunDirectory, give_back, is_going_on, past_runs, remove_run
+from testbed.run.directory import NotRemoved, RunDirectory, is_going_on, past_runs, remove_run
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, Point
@@ -190,18 +190,6 @@ def test_the_user_behind_sudo_gets_the_files(tmp_path: Path, monkeypatch: pytest
     for path in (root, root / "latest", run.path, run.path / "logs", run.path / "events.jsonl"):
         assert (path.lstat().st_uid, path.lstat().st_gid) == (12345, 54321), path
     assert tmp_path.stat().st_uid == 0
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_files_of_other_users_stay_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUDO_UID", "12345")
-    monkeypatch.setenv("SUDO_GID", "54321")
-    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    for path in (theirs, ours):
-        path.touch()
-    os.chown(theirs, 4321, 4321)
-    give_back([theirs, ours])
-    assert (theirs.stat().st_uid, ours.stat().st_uid) == (4321, 12345)
 
 
 def test_files_that_cannot_be_given_away_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

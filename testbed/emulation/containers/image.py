@@ -69,6 +69,7 @@ WORKER_CODE = (
     "schema.py",
     "scheme_autoload.py",
     "sockets.py",
+    "sudo.py",
     "torch_backend.py",
     "workload.py",
     "schemes/**/*.py",

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from testbed.atomic_file import new_folder, remove_empty, write_text
-from testbed.run.directory import RUNS, SWEEP_ROWS, SWEEPS, give_back
+from testbed.run.directory import RUNS, SWEEP_ROWS, SWEEPS
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import FIGURES, TO_LOSS, Comparison, figures_of
@@ -31,6 +31,7 @@ from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import is_part
 from testbed.spec.sweep import Sweep
 from testbed.spec.units import count
+from testbed.sudo import give_back
 from testbed.telemetry.store import Records, read_records
 
 #: The tables' own columns. They would overwrite an axis of the same name.

@@ -63,6 +63,7 @@ from testbed.scaleout.split.cut_links import CutLinks, Pair, TunnelShaper
 from testbed.scaleout.split.probes import Echo, Probed, Prober, measure, path_mtu
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link, SwitchName, Topology
+from testbed.sudo import give_back
 from testbed.telemetry.host import CpuMeter
 
 #: The seconds between two looks at the kernel's queues, which say how much waits now, not for how long.
@@ -338,7 +339,7 @@ class SplitHost:
             remedy = "give the experiment or the host a shorter name"
             raise EmulationError(f"{self.name}: a socket's path would be too long below {folder}; {remedy}")
         folder.mkdir(mode=0o700)
-        os.chown(folder, int(os.environ.get("SUDO_UID", "0")), -1)
+        give_back([folder])
         return folder
 
     def connect(self, sockets: Mapping[str, Path]) -> None:
