@@ -87,7 +87,7 @@ from testbed.schema import PeerSample as PeerSample
 from testbed.schema import ProtocolError as ProtocolError
 from testbed.schema import Train as Train
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 #: The longest line. A plan of 1,000 members with 1,000 trees is longer, and does not travel this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -258,6 +258,8 @@ class Renew(ControlMessage, frozen=True):
     """From a member: it is alive, so its lease begins again."""
 
     member: Name
+    #: The round that the member has just finished, after it reported in it that it waited for others; else 0.
+    round: Number = 0
 
 
 class Lost(ControlMessage, frozen=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from testbed.protocol import (
     Holding,
     Lost,
     Rejoin,
+    Renew,
     Report,
     Stop,
     Unreached,
@@ -49,6 +51,17 @@ NEWEST_ROUNDS = 50
 
 #: Seconds after which a member that waits to join is asked once more whether it reaches the others.
 REACH_AGAIN_S = 2.0
+
+
+@dataclass(slots=True)
+class Joiner:
+    """A member that waits to join. It is asked until it reaches all others, or a plan with it is under way."""
+
+    hello: Hello
+    #: The present members that it did not reach when last asked.
+    missing: frozenset[str] = frozenset()
+    #: Whether a plan with it was requested.
+    requested: bool = False
 
 
 class AllReduceCoordinator(Coordinator):
@@ -68,8 +81,7 @@ class AllReduceCoordinator(Coordinator):
         requests = PlanRequests()
         self.swaps = PlanSwaps(self.group, self.maker.knowledge, requests)
         self.planner = Planner(self.group, self.maker, requests, self.swaps.adopt, out)
-        # Members that wait until they reach the others, with those that they did not reach when last asked.
-        self._unjoined: dict[str, tuple[Hello, frozenset[str]]] = {}
+        self._unjoined: dict[str, Joiner] = {}
         self._recovery = Recovery(self.group, self.maker, self.planner, self._remove_members)
 
     @property
@@ -137,7 +149,7 @@ class AllReduceCoordinator(Coordinator):
             if not (isinstance(action, Tell) and action.member == hello.member):  # the new process waits there
                 yield action
         self.group.membership.roster[hello.member] = hello.address
-        self._unjoined[hello.member] = hello, frozenset()
+        self._unjoined[hello.member] = Joiner(hello)
         yield self.group.membership.ask_reach(hello.member)
 
     def receive(self, message: ControlMessage) -> Actions:
@@ -155,6 +167,8 @@ class AllReduceCoordinator(Coordinator):
             case Arrived():
                 self.check_names(message)
                 yield from self.planner.arrived(message)
+            case Renew(member, finished) if finished:
+                membership.leases.advance(member, now)
             case Held():
                 yield from self.swaps.held(message)
             case Lost(member, peer, why) if self.running:
@@ -187,7 +201,7 @@ class AllReduceCoordinator(Coordinator):
         yield from self.swaps.abandon_join(member, why)
 
     def _handle_unreached(self, unreached: Unreached) -> Actions:
-        """Remove members that are cut off, or have a member join once it reaches most others. Else it is asked again.
+        """Remove members that are cut off, or have a member join once it reaches most others.
 
         A member that joined before could stop the others: they would wait for it in the first round with it. Plans
         have no edges between the member and those that it does not reach.
@@ -197,27 +211,37 @@ class AllReduceCoordinator(Coordinator):
             membership.report_unreached(unreached, self.clocks.monotonic())
             yield from self._remove_cut_off()
             return
-        if member not in self._unjoined:
+        joiner = self._unjoined.get(member)
+        if joiner is None or self._comes(member):
             return
-        hello, before = self._unjoined[member]
-        missing = self.present.intersection(unreached.peers)
-        if 2 * len(missing) < len(self.present):
+        before, joiner.missing = joiner.missing, self.present.intersection(unreached.peers)
+        if 2 * len(joiner.missing) < len(self.present):
+            membership.record_apart(member, joiner.missing)
+            if not joiner.requested:
+                joiner.requested = True
+                self.planner.request_join(member)
+            elif joiner.missing != before:
+                self.planner.reconsider()  # there may have been no plan without the edges that it has now
+        elif joiner.missing != before:
+            log.info("%s can't join yet: it can't reach %s", member, ", ".join(sorted(joiner.missing)))
+        if joiner.missing:
+            yield After(REACH_AGAIN_S, partial(self._ask_again, joiner))
+        else:
             del self._unjoined[member]
-            membership.record_apart(member, missing)
-            self.planner.request_join(member)
-            return
-        if missing != before:
-            log.info("%s can't join yet: it can't reach %s", member, ", ".join(sorted(missing)))
-        self._unjoined[member] = hello, missing
-        yield After(REACH_AGAIN_S, partial(self._ask_again, hello))
 
     def _remove_cut_off(self) -> Actions:
         plan, now = self.group.plans.plan, self.clocks.monotonic()
         yield from self._remove_members(self.group.membership.cut_off(plan, now))
 
-    def _ask_again(self, hello: Hello) -> Actions:
-        if self.running and hello is self._unjoined.get(hello.member, (None,))[0]:
-            yield self.group.membership.ask_reach(hello.member)
+    def _ask_again(self, joiner: Joiner) -> Actions:
+        member = joiner.hello.member
+        if self.running and joiner is self._unjoined.get(member) and not self._comes(member):
+            yield self.group.membership.ask_reach(member)
+
+    def _comes(self, member: str) -> bool:
+        """Return whether a member is present, or a plan with it is under way."""
+        pending = self.group.plans.pending
+        return member in self.present or (pending is not None and pending.joins == member)
 
     def proceed(self) -> Actions:
         """Consider the queued requests for a plan, one at a time."""

@@ -56,21 +56,24 @@ class Recovery:
         if change.plan is not None:
             yield from self._reconfigure(change, membership.present, change.plan)
             return
-        work = partial(self._plan_for, self._maker.view(self._group.clocks.unix()), change.epoch)
+        now = self._group.clocks.unix()
+        work = partial(self._plan_for, self._maker.view(now), self._maker.view(now, whole=True), change.epoch)
         yield Background(work, partial(self._reconfigure, change, membership.present))
 
-    def _plan_for(self, view: View, epoch: int) -> Plan | PolicyError:
-        """Return a plan for a view's members, by LAST_RESORT if the run's policy has none, or LAST_RESORT's error."""
-        policy = self._planner.policy
-        try:
-            plan = self._maker.plan(policy, view)
-        except PolicyError as error:
-            log.warning("policy %s finds no plan for %s, trying %s: %s", policy.name, view.names, LAST_RESORT, error)
+    def _plan_for(self, view: View, whole: View, epoch: int) -> Plan | PolicyError:
+        """Return a plan for a view's members, by LAST_RESORT if the run's policy has none, or LAST_RESORT's error.
+
+        If LAST_RESORT has none either, it is tried with the `whole` view: members that could not reach each other when
+        one of them joined may do so now.
+        """
+        policy, last_resort = self._planner.policy, make_policy(LAST_RESORT, {})
+        for tried, known in ((policy, view), (last_resort, view), (last_resort, whole)):
             try:
-                plan = self._maker.plan(make_policy(LAST_RESORT, {}), view)
-            except PolicyError as unreachable:
-                return unreachable
-        return plan.with_epoch(epoch)
+                return self._maker.plan(tried, known).with_epoch(epoch)
+            except PolicyError as error:
+                log.warning("policy %s finds no plan for %s: %s", tried.name, known.names, error)
+                reason = error
+        return reason
 
     def _reconfigure(self, change: Reconfiguration, members: frozenset[str], plan: Plan | PolicyError) -> Actions:
         membership = self._group.membership
@@ -81,7 +84,7 @@ class Recovery:
             return
         yield from membership.reconfigure(plan)
         self._group.plans.resume(plan, change.why, self._group.last_round or 0)
-        self._planner.recovered()
+        self._planner.reconsider()
         yield Announce()
 
 

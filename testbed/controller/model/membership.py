@@ -135,7 +135,8 @@ class Leases:
     ) -> dict[str, str]:
         """Return the present members that are cut off from the others, each with the reason.
 
-        Two members can't reach each other if both report so, or one while the other has not reported. Members that are
+        Two members can't reach each other if both report so, or one while the other has neither reported nor finished
+        a round since. Members that are
         cut off are found once all have reported which peers they can't reach, or a lease after the first report. Of
         the parts into which the members fall, the largest goes on, or of equal ones the one with the first member.
         If all members are joined, but the plan falls apart without the pairs that can't reach each other, the plan's
@@ -144,9 +145,9 @@ class Leases:
         reports = {member: its for member, its in self._unreached.items() if member in present}
         dead = {
             frozenset((member, peer))
-            for member, (_, peers) in reports.items()
+            for member, (at, peers) in reports.items()
             for peer in peers.intersection(present)
-            if peer not in reports or member in reports[peer][1]
+            if (member in reports[peer][1] if peer in reports else self._advanced.get(peer, at) <= at)
         }
         if not dead:
             return {}
@@ -434,9 +435,11 @@ class AllReduceMembership:
     def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float], now: float) -> Actions:
         """Have the members prepare a plan with a new member, which copies its state from the nearest present member.
 
-        The nearest one is that with the highest of `rates` (bit/s) to the new member. `now` is in monotonic seconds.
+        The nearest one is that with the highest of `rates` (bit/s) to the new member, of those that it reaches.
+        `now` is in monotonic seconds.
         """
-        source = max(sorted(self.present), key=lambda member: rates.get(member, 0.0))
+        reached = self.present - self.apart.get(joins, frozenset())
+        source = max(sorted(reached), key=lambda member: rates.get(member, 0.0))
         self.leases.begin([joins], now)
         yield self.welcome(joins, job, plan, source)
         for member in sorted(self.present):

@@ -53,15 +53,15 @@ class PlanMaker:
         newest = [its.seconds for its in rounds.complete[-NEWEST:] if its.epoch == epoch]
         return self.training.question(newest, rounds.count_under(epoch))
 
-    def view(self, now: float, joins: str = "") -> View:
+    def view(self, now: float, joins: str = "", whole: bool = False) -> View:
         """Return the known network among the present members, and the member that `joins` if one does.
 
-        It has no edge between a member that joined and those that it could not reach then.
+        Unless it is to be `whole`, it has no edge between a member that joined and those that it could not reach then.
         """
         view = self.through(self.knowledge.view(now), self._group.plans.in_force)
         membership = self._group.membership
         names = membership.present | ({joins} if joins else set())
-        view = view.without(membership.apart)
+        view = view if whole else view.without(membership.apart)
         return view if names == set(view.names) else view.among(names)
 
     def through(self, view: View, plan: Plan | None) -> View:

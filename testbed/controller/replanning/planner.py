@@ -412,8 +412,8 @@ class Planner:
         self._busy = False
         yield from ()
 
-    def recovered(self) -> None:
-        """Consider the requests that waited for a reconfiguration, which is over."""
+    def reconsider(self) -> None:
+        """Consider the deferred requests again: a reconfiguration is over, or a member reaches others."""
         self._requests.restore_deferred()
 
 

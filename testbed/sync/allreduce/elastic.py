@@ -23,7 +23,7 @@ from functools import partial
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Abort, ControlMessage, Holding, Lost, MeanSlice, Reconfigure, Rejoin, Unreached
+from testbed.protocol import Abort, ControlMessage, Holding, Lost, MeanSlice, Reconfigure, Rejoin, Renew, Unreached
 from testbed.schema import brief
 from testbed.sync.allreduce.fetch import (
     FetchAnswer,
@@ -39,7 +39,15 @@ from testbed.sync.allreduce.generations import Generations
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.handover import StateHandover
 from testbed.sync.allreduce.receiver import ChunkReceiver, Loss
-from testbed.sync.allreduce.recovery import Attempt, FinishedRound, RecoveryOrders, Unfetched, orders_for, recover
+from testbed.sync.allreduce.recovery import (
+    Attempt,
+    FinishedRound,
+    RecoveryOrders,
+    Unfetched,
+    orders_for,
+    recover,
+    spreading_pairs,
+)
 from testbed.sync.allreduce.round import RoundResult
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
@@ -58,6 +66,10 @@ SLACK = 8.0
 LOOK_SLACK, LOOK_PART = 2.0, 0.25
 #: The shortest timeout in seconds. Rounds may take milliseconds, but the machine's scheduler may delay one by a second.
 LEAST_S = 3.0
+
+#: The part of a round's timeout for which a member waits for means that a peer requested: its refusal must reach the
+#: peer before the peer's own timeout.
+ANSWER_PART = 0.9
 
 
 class AdaptiveTimeout:
@@ -122,6 +134,7 @@ class ElasticGroup:
         #: The newest report of each loss (generation, peer, broken), and the last completed round at that time. A
         #: recovery drops those of generations that are over.
         self._losses: dict[tuple[int, str, bool], tuple[int, Lost]] = {}
+        self._said_waiting = False  # the controller was told in this round that this member waits for others
         self._aborted: Abort | None = None
         self._orders: RecoveryOrders | None = None
         self._attempt: Attempt | None = None
@@ -291,6 +304,9 @@ class ElasticGroup:
 
     def _finish(self, group: AllReduceGroup, attempt: Attempt, result: RoundResult) -> None:
         finished = attempt.finished_round(result.slices)
+        if self._said_waiting:  # the report of the round may come much later, and others would be blamed until then
+            self._said_waiting = False
+            self._tell(Renew(self._settings.member, attempt.number))
         with self._changed:
             self._last, self._attempt = finished, None
             if group is self.current and self._aborted is None:
@@ -328,7 +344,7 @@ class ElasticGroup:
         """
         plan = Plan.from_json(message.plan)
         member = self._settings.member
-        orders = orders_for(member, message.holdings, {(source, target) for source, target, _ in plan.edges()})
+        orders = orders_for(member, message.holdings, spreading_pairs(plan))
         group = self._generations.make(plan, message.roster, orders.round - orders.reduces)
         with self._changed:
             if self._failure is not None or self._aborted is None or self._aborted.epoch > plan.epoch:
@@ -347,9 +363,11 @@ class ElasticGroup:
             if loss.broken and key in self._losses:
                 return
             self._losses[key] = self.finished, lost
+        self._said_waiting |= not loss.broken
         self._tell(lost)
 
     def _report_unreached(self, epoch: int, peers: tuple[str, ...]) -> None:
+        self._said_waiting |= bool(peers)
         self._tell(Unreached(self._settings.member, peers, epoch))
 
     # -- called by the Listener ----------------------------------------------------------------------------------------
@@ -391,7 +409,7 @@ class ElasticGroup:
             return bool(outdated or self._failure or self._held(request))
 
         with self._changed:
-            self._changed.wait_for(settled, self._settings.timeout_s)
+            self._changed.wait_for(settled, ANSWER_PART * self._settings.timeout_s)
             held = self._held(request)
         if held is None:
             span = f"[{request.start}, {request.stop}) of round {request.round}"

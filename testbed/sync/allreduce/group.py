@@ -289,6 +289,11 @@ class AllReduceGroup:
                 raise _out_of_time(rounds.current)
             self._progress.changed.wait(left)
 
+    def report_wait(self, peer: str, why: str) -> None:
+        """Report to `on_lost` that this member waits for a peer."""
+        if self._on_lost is not None:
+            self._on_lost(Loss(peer, why, broken=False))
+
     def _await_end(self, current: Round, deadline: float) -> None:
         began = time.monotonic()
         suspect_at, look_at = began + self.suspect_s, began + self.look_s
@@ -297,9 +302,8 @@ class AllReduceGroup:
         while not self._await_over(current, deadline, min(suspect_at, look_at)):
             if time.monotonic() >= suspect_at:
                 suspect_at = float("inf")
-                if self._on_lost is not None:
-                    for peer, data in current.missing().items():
-                        self._on_lost(Loss(peer, f"{current}: still waiting for {data} from {peer}", broken=False))
+                for peer, data in current.missing().items():
+                    self.report_wait(peer, f"{current}: still waiting for {data} from {peer}")
             if time.monotonic() >= look_at:
                 if not self._look(current, deadline):
                     return

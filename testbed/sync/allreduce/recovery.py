@@ -13,10 +13,12 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from msgspec import structs
 
+from testbed.plan import Plan
 from testbed.protocol import Holding, MeanSlice
 from testbed.sync.allreduce import spans
 from testbed.sync.allreduce.fetch import REFUSED, FetchRequest, MeansNote, Wanted, fetch_all
@@ -51,10 +53,19 @@ class RecoveryOrders:
         return self.restart or bool(self.left)
 
 
+def spreading_pairs(plan: Plan) -> set[tuple[str, str]]:
+    """Return the pairs of members over which means spread under a plan.
+
+    They are the edges of the trees with at least half of the largest share. Plans give slow links small shares.
+    """
+    most = max(tree.share for tree in plan.trees)
+    return {(source, target) for source, target, tree in plan.edges() if 2 * plan.trees[tree].share >= most}
+
+
 def orders_for(member: str, holdings: Sequence[Holding], pairs: Collection[tuple[str, str]] = ()) -> RecoveryOrders:
     """Return the orders of `member`, given the holdings of all survivors, itself included.
 
-    Means spread over `pairs`, the edges of the new plan: a member fetches them from the neighbour that is nearest to a
+    Means spread over `pairs`, edges of the new plan: a member fetches them from the neighbour that is nearest to a
     member that holds them, and that may have to fetch them first. So each edge carries them once, and a slow link that
     the plan avoids carries nothing.
 
@@ -314,23 +325,36 @@ def _fetch_all(
 
     Each peer is asked in the order of the elements, in pieces that are the same at all members. So no members wait for
     each other in a circle: a member waits for earlier pieces, and for the same piece at a member nearer to a holder.
+
+    After the group's `suspect_s` the peers that are still waited for are reported, as in a round. Else this member,
+    for which others wait in the next round, would seem to wait for nobody.
     """
     pieces: dict[str, list[Span]] = {}
     for peer, start, stop in fetches:
         pieces.setdefault(peer, []).extend((at, min(at + PIECE, stop)) for at in range(start, stop, PIECE))
     given_up, errors = threading.Event(), list[Exception]()
     group.on_failure(lambda error: given_up.set())
+    waited = set(pieces)
+
+    def report_waits() -> None:
+        for peer in sorted(waited):
+            group.report_wait(peer, f"round {attempt.number}: means still come from {peer}")
 
     def fetch_from(peer: str) -> None:
         try:
             _fetch(group, roster, peer, attempt, pieces[peer], guard, given_up)
+            waited.discard(peer)
         except Exception as error:  # else the round would end without these means
             errors.append(error)
             given_up.set()
 
     here, *others = pieces
     threads: list[threading.Thread] = []
+    timer = threading.Timer(group.suspect_s, report_waits)
+    timer.daemon = True
     try:
+        if group.suspect_s < inf:
+            start_thread(timer)
         for peer in others:
             thread = threading.Thread(target=fetch_from, args=(peer,), name=f"fetch from {peer}", daemon=True)
             start_thread(thread)
@@ -340,6 +364,7 @@ def _fetch_all(
         given_up.set()
         raise
     finally:
+        timer.cancel()
         for thread in threads:
             thread.join()
     if errors:

@@ -413,6 +413,61 @@ def test_plans_have_no_edge_to_a_member_that_a_joining_one_can_t_reach(told: Tol
     assert (LOST, neighbour) in told.coordinator.maker.view(told.clocks.now_s, LOST).edges, "it has joined again since"
 
 
+def test_a_member_copies_its_state_from_one_that_it_reaches(told: Told) -> None:
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    told.do(told.coordinator.join(hello(LOST)))
+    nearest = told.take(Welcome)[LOST].source
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    told.unreached = (nearest,)
+    told.do(told.coordinator.join(hello(LOST)))
+    assert told.take(Welcome)[LOST].source not in (nearest, "")
+
+
+def test_a_member_that_has_no_plan_without_the_edges_that_it_lacks_is_asked_again(told: Told) -> None:
+    told.lose(LOST)
+    report_holdings(told, OTHERS)
+    told.force(OTHERS[0])
+    told.go_round(1, told.plan.epoch, OTHERS)
+    told.sent.clear()
+    told.unreached = OTHERS[:1]
+    told.do(told.coordinator.join(hello(LOST)))
+    assert told.take(Welcome) == {}
+    told.do(told.timers.pop()())
+    again = told.timers.pop()
+    told.unreached = ()
+    told.do(again())
+    assert told.take(Welcome).keys() == {LOST}
+    assert list(again()) == [], "a plan with it is under way"
+
+
+def test_members_that_could_not_reach_each_other_go_on_together_if_only_they_are_left(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    one, other = NAMES[:2]
+    told.coordinator.group.membership.quorum = 2
+    told.coordinator.group.membership.record_apart(one, frozenset({other}))
+    for name in NAMES[2:]:
+        told.lose(name)
+    report_holdings(told, (one, other))
+    assert not told.failure and told.plan.members == (one, other)
+    told.coordinator.close()
+
+
+def test_a_member_is_not_blamed_for_a_round_that_is_over(told: Told) -> None:
+    """The program of `a-w0` reports its rounds late."""
+    told.go_round(1, epoch=0)
+    check_leases = told.timers[0]
+    told.hear(Lost("a-w0", LOST, "still waiting", 0, broken=False))
+    told.hear(Renew("a-w0", 2))
+    for _ in range(30):
+        told.clocks.now_s += 0.5
+        for name in NAMES:
+            told.hear(Renew(name))
+        told.do(check_leases())
+    assert told.coordinator.present == frozenset(NAMES)
+
+
 @pytest.mark.parametrize("gone", [True, False], ids=["it is gone", "it was restarted"])
 def test_a_member_that_could_not_join_is_asked_no_more_once_its_process_ended(told: Told, gone: bool) -> None:
     told.lose(LOST)

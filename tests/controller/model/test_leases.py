@@ -192,6 +192,19 @@ def test_a_member_that_is_reached_again_is_not_cut_off() -> None:
         assert made.cut_off(MEMBERS, RING, 2, 9.1) == {}
 
 
+def test_a_claim_against_a_member_ends_with_the_round_that_it_finishes() -> None:
+    """The path is back, and the member that said so finishes last."""
+    made = leases()
+    made.report_unreached("d", "a", 1.0)
+    made.report_unreached("a", (), 2.0)
+    assert made.cut_off(MEMBERS, STAR, 2, 9.5) == {}
+    made.advance("a", 9.6)
+    assert made.cut_off(MEMBERS, STAR, 2, 9.7) == {}
+    made.advance("d", 9.8)
+    made.report_unreached("d", "a", 12.0)
+    assert made.cut_off(MEMBERS, STAR, 2, 21.0).keys() == {"d"}
+
+
 def test_a_connection_that_broke_between_two_present_members_is_made_again() -> None:
     made = leases()
     made.report_peer("a", "d", "a frame that is none", True, 1.0)

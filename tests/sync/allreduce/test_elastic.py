@@ -8,12 +8,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Abort, ControlMessage, Holding, Reconfigure, Rejoin, Unreached
+from testbed.protocol import Abort, ControlMessage, Holding, Lost, Reconfigure, Rejoin, Renew, Unreached
 from testbed.sync.allreduce.elastic import (
     LEAST_S,
     LOOK_PART,
@@ -27,7 +29,9 @@ from testbed.sync.allreduce.elastic import (
 from testbed.sync.allreduce.fetch import FetchRequest, Refusal, Wanted
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.receiver import Loss
+from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, recover
 from testbed.sync.allreduce.role import route_table
+from testbed.sync.allreduce.round import RoundResult
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport import Frame, TransportSettings, sockets
 from tests.sync.keys import keys
@@ -210,6 +214,40 @@ def test_a_member_that_waits_long_says_which_neighbours_it_can_t_reach(
         waits.start()
         until(lambda: told.count(Unreached("m1", () if reached else ("m0",), 3)) == 2)
     waits.join()
+
+
+@pytest.mark.local
+def test_a_member_that_fetches_for_long_says_for_whom_it_waits(silent: tuple[str, int]) -> None:
+    """Others wait for it in the next round, and it would seem to wait for nobody."""
+    told: list[ControlMessage] = []
+    elastic = elastic_of(silent, told, PATIENCE_S)
+    elastic.current.suspect_s = 0.01
+    attempt, orders = Attempt(9, torch.ones(2), 1.0, None), RecoveryOrders(9, False, (), (("m0", 0, 2),))
+
+    def fetch() -> None:
+        with pytest.raises(SyncError):
+            recover(elastic.current, {"m0": silent}, orders, attempt, threading.Condition())
+
+    fetching = threading.Thread(target=fetch)
+    with closing(elastic):
+        fetching.start()
+        until(lambda: [(its.peer, its.broken) for its in told if isinstance(its, Lost)] == [("m0", False)])
+    fetching.join()
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(("broken", "renews"), [(False, [Renew("m1", 1)]), (True, [])])
+def test_the_end_of_a_round_ends_what_was_said_in_it(
+    silent: tuple[str, int], broken: bool, renews: list[Renew]
+) -> None:
+    told: list[ControlMessage] = []
+    elastic = elastic_of(silent, told)
+    with closing(elastic):
+        elastic._report_lost(3, Loss("m0", "it is slow", broken))
+        for number in (1, 2):
+            attempt = Attempt(number, torch.ones(2), 1.0, None)
+            elastic._finish(elastic.current, attempt, cast(RoundResult, SimpleNamespace(slices=())))
+    assert [its for its in told if isinstance(its, Renew)] == renews
 
 
 @pytest.mark.local

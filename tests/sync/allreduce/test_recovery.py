@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,12 +14,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.plan import Plan
 from testbed.protocol import Holding, MeanSlice
 from testbed.sync.allreduce import recovery, spans
 from testbed.sync.allreduce.chunk import Part
 from testbed.sync.allreduce.chunk_codec import Encoder, Kind, Sums
 from testbed.sync.allreduce.fetch import REFUSED, FetchAnswer, MeansNote
-from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, Unfetched, joined, orders_for
+from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, Unfetched, joined, orders_for, spreading_pairs
 from testbed.sync.allreduce.reduction import Contribution
 from testbed.sync.allreduce.role import Chunk
 from testbed.sync.buffers import Scratch
@@ -27,7 +30,7 @@ from testbed.sync.errors import Halted, SyncError
 from testbed.sync.transport import TransportSettings
 from tests.sync.allreduce.test_reduction import Wire
 from tests.sync.allreduce.test_spans import elements
-from tests.sync.plans import names, random_plan
+from tests.sync.plans import names, random_plan, star
 
 pytestmark = pytest.mark.pure
 
@@ -119,6 +122,11 @@ def test_means_spread_over_the_plan_s_edges_from_the_members_that_hold_them() ->
     for pairs, sources in ((line, "abc"), (apart, "aaa"), ((), "aaa")):
         fetched = [orders_for(member, holdings, pairs).fetch for member in "bcd"]
         assert fetched == [((source, 0, 10),) for source in sources]
+
+
+def test_means_spread_over_no_edge_that_a_plan_gives_little() -> None:
+    plan = Plan(1, names(3), (replace(star(names(3), "m0"), share=0.9), replace(star(names(3), "m2"), share=0.1)))
+    assert {frozenset(pair) for pair in spreading_pairs(plan)} == {frozenset(("m0", "m1")), frozenset(("m0", "m2"))}
 
 
 def test_each_part_is_fetched_towards_the_nearest_member_that_holds_it() -> None:
@@ -348,6 +356,7 @@ class Aborted:
     """A group of survivors that is aborted once `failure` is set."""
 
     settings = TransportSettings("a", {}, 1.0, generation=5)
+    suspect_s = inf
     failure: SyncError | None = None
 
     def check(self) -> None:
