@@ -87,7 +87,10 @@ def import_(
     A link has the one-way delay of its edge, or half of the edge's round trip, or else 0.0085 ms a kilometre plus 4 ms.
     """
     from testbed.spec.graph import Defaults, import_graph
+    from testbed.spec.topology import MAX_WORKERS
 
+    if workers > MAX_WORKERS:
+        raise bad_input(f"--workers {workers} is more than a site's LAN has addresses for", f"--workers {MAX_WORKERS}")
     check_new([target])
     made = import_graph(graph, target, Defaults(rate, delay), workers, strict)
     for note in made.notes:

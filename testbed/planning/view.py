@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from math import inf
+from math import inf, isfinite
 from typing import Any, Literal, cast, get_args
 
 from testbed.errors import BAD_INPUT, DetailedError
@@ -287,10 +287,11 @@ def _links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
     with _reading("links", "rate_bps, delay_s and up"):
         links = {name: PhysicalLink(**link) for name, link in value.items()}
     for name, link in links.items():
-        numbers = all(isinstance(its, float | int) for its in (link.rate_bps, link.delay_s))
-        if not numbers or not isinstance(link.up, bool):
+        if not _are_finite(link.rate_bps, link.delay_s) or not isinstance(link.up, bool):
             raise ViewError(
-                f"link {name}: rate_bps and delay_s must be numbers, up must be true or false", field="links", link=name
+                f"link {name}: rate_bps and delay_s must be finite numbers, up must be true or false",
+                field="links",
+                link=name,
             )
     return links
 
@@ -315,4 +316,16 @@ def _routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
 
 
 def _edge_from_json(value: Mapping[str, Any]) -> tuple[Pair, Edge]:
-    return (value["from"], value["to"]), Edge(value["rate_bps"], value["rtt_s"], value["age_s"], value["source"])
+    edge = Edge(value["rate_bps"], value["rtt_s"], value["age_s"], value["source"])
+    if not _are_finite(edge.rtt_s, 0.0 if edge.age_s is None else edge.age_s) or edge.source not in get_args(Source):
+        raise ViewError(
+            f"edge {value['from']} to {value['to']}: rtt_s must be a finite number, age_s one or null, and source "
+            f"{', '.join(get_args(Source))}",
+            field="edges",
+            link=f"{value['from']}->{value['to']}",
+        )
+    return (value["from"], value["to"]), edge
+
+
+def _are_finite(*values: object) -> bool:
+    return all(isinstance(value, float | int) and isfinite(value) for value in values)

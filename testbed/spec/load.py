@@ -25,13 +25,17 @@ NUMBERS = (
     ("int", r"^(?:[-+]?(?:0|[1-9][0-9_]*)|[-+]?0b[0-1_]+|[-+]?0x[0-9a-fA-F_]+)$", "-+0123456789"),
     (
         "float",
-        r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+        r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|[-+]?\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
         r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
         "-+0123456789.",
     ),
 )
 TAG = "tag:yaml.org,2002:"
 MERGE, TEXT = f"{TAG}merge", f"{TAG}str"
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes texts that would be read as numbers."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -85,7 +89,8 @@ _Loader.yaml_implicit_resolvers = {
     for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _name, _form, _first in NUMBERS:
-    _Loader.add_implicit_resolver(f"{TAG}{_name}", re.compile(_form), list(_first))
+    for _class in (_Loader, Dumper):
+        _class.add_implicit_resolver(f"{TAG}{_name}", re.compile(_form), list(_first))
 
 
 def _values_in(node: yaml.Node, known: dict[int, int | None]) -> int:

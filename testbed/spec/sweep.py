@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from testbed.spec.load import holds, is_part, read_kind
+from testbed.spec.load import Dumper, holds, is_part, read_kind
 from testbed.spec.model import Strict, misfit, validate
 from testbed.spec.sync import with_plugin_files
 
@@ -53,7 +53,7 @@ def as_yaml(value: Any) -> str:
         JSON differs: its 1e-05 is a text in YAML 1.1. PyYAML's text with `allow_unicode` differs too: its key "\x85" is
         read as " ".
     """
-    text = yaml.safe_dump(value, default_flow_style=True, width=inf)
+    text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, width=inf)
     return text.removesuffix("\n").removesuffix("\n...")
 
 

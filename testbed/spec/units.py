@@ -130,17 +130,20 @@ def _discipline(name: str, value: Mapping[Any, Any]) -> CoDel | Red | None:
     return None
 
 
+#: The longest queue in packets or bandwidth-delay products; and in bytes, of which the kernel counts 2³² - 1.
+MOST_QUEUE, MOST_QUEUE_BYTES = 1e6, 4e9
+
+
 def _queue_limit(text: object) -> Queue:
     value, unit = _split(text, "1bdp")
-    if not 0 < value <= 1e6:
-        raise ValueError(
-            f"{text!r} is out of range | 1bdp, 200packets or 256KB, with a number above 0 and up to 1000000"
-        )
-    if unit == "bdp":
-        return Queue(value, "bdp")
-    if unit != "packets" and unit not in SIZES:
+    if unit not in ("bdp", "packets", *SIZES):
         raise ValueError(f"{text!r} has no known unit | a length such as 1bdp, 200packets or 256KB")
     amount = value * SIZES.get(unit, 1.0)
+    if not 0 < amount <= (MOST_QUEUE_BYTES if unit in SIZES else MOST_QUEUE):
+        most = f"{MOST_QUEUE_BYTES / 1e9:.0f}GB" if unit in SIZES else f"{MOST_QUEUE:.0f}{unit}"
+        raise ValueError(f"{text!r} is out of range | 1bdp, 200packets or 256KB; above 0, and at most {most}")
+    if unit == "bdp":
+        return Queue(value, "bdp")
     if amount < 1:
         least = "packet" if unit == "packets" else "byte"
         raise ValueError(f"{text!r} is less than one {least} | a length such as 1bdp, 200packets or 256KB")

@@ -53,6 +53,9 @@ class UniformRedraw:
     def trace(self) -> Trace:
         """Draw the trace: a rate for each period, uniform between the two limits."""
         _above_zero(low=self.low_bps, high=self.high_bps)
+        if self.low_bps > self.high_bps:
+            text = f"low is {self.low_bps:g} bit/s, above high, {self.high_bps:g} bit/s; write the smaller one as low"
+            raise TraceError(text, field="low", given=self.low_bps)
         draw = random.Random(self.seed)
         moments = _moments(self.duration_s, self.period_s, "period")
         rows = [Row(moment, draw.uniform(self.low_bps, self.high_bps)) for moment in moments]

@@ -114,9 +114,9 @@ class Volume:
             raise TraceError("the trace has no rates and would take nothing; write a trace with rates", rule="no-rates")
 
     def changes(self, draw: random.Random) -> Iterator[Change]:
-        """Yield the trace's rates."""
+        """Yield the trace's rates; a row that loses all packets carries nothing."""
         for moment, row in self.trace.changes():
-            yield moment, (row.rate_bps or 0.0) if row is not None else 0.0
+            yield moment, 0.0 if row is None or row.loss == 1 else row.rate_bps or 0.0
 
 
 #: Traffic whose `changes` yield each moment at which its rate changes, from 0 s on, with the rate from then on;

@@ -98,6 +98,16 @@ def test_each_kind_of_file_is_checked(folder: Path, file: str, said: str) -> Non
 
 
 @pytest.mark.local
+def test_a_plan_has_a_codec_that_there_is(folder: Path) -> None:
+    files_of_each_kind(folder)
+    plan = json.loads((folder / "plan.json").read_text())
+    (folder / "plan.json").write_text(json.dumps(plan | {"codec": "fp7"}))
+    result = CliRunner().invoke(app, ["check", "plan.json"])
+    assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+    assert "'fp7'" in result.stderr
+
+
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("axes", "said"),
     [

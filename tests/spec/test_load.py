@@ -184,6 +184,8 @@ def test_a_key_that_a_merge_overrides_is_no_duplicate_and_a_duplicate_is_one(tmp
         ("0x1F", 31),
         ("1_000", 1000),
         ("-1.5", -1.5),
+        ("-.12", -0.12),
+        ("+.5e+1", 5.0),
         ("1.5e+3", 1500.0),
         ("~", None),
     ],

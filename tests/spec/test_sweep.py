@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.spec.errors import SpecError
@@ -73,6 +73,8 @@ def test_without_axes_there_is_one_point(tmp_path: Path) -> None:
 
 
 @given(VALUES)
+@example("-.5")
+@example("+.5e-1")
 def test_a_value_s_text_is_read_as_the_value(value: Any) -> None:
     assert parse_yaml(as_yaml(value)) == value
 

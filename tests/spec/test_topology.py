@@ -169,6 +169,8 @@ def test_loss_in_bursts_and_reordering_are_a_direction_s_own() -> None:
     ("written", "queue"),
     [
         ("200packets", Queue(200, "packets")),
+        ("2000000B", Queue(2e6, "bytes")),
+        ("4GB", Queue(4e9, "bytes")),
         ({"limit": "256KB"}, Queue(256e3, "bytes")),
         ({"limit": "2bdp", "discipline": "droptail"}, Queue(2)),
         ({"discipline": "codel"}, Queue(discipline=CoDel(0.005, 0.1))),
@@ -193,6 +195,9 @@ def test_a_queue_has_a_length_and_a_discipline(written: Any, queue: Queue) -> No
         ({"discipline": "red", "target": "5ms"}, "'target'", "probability"),
         ({"target": "5ms"}, "droptail", "limit, discipline"),
         ({"limit": "5ms", "discipline": "codel"}, "unit", "1bdp"),
+        ("5GB", "out of range", "at most 4GB"),
+        ("2000000packets", "out of range", "at most 1000000packets"),
+        ("0bdp", "out of range", "above 0"),
         ({"discipline": "codel", "target": 5}, "no unit", "5ms"),
         ({"limit": None}, "limit is not", "1bdp"),
         ({"discipline": "codel", "interval": None}, "interval is not", "5ms"),

@@ -140,6 +140,7 @@ def test_outages_last_their_share() -> None:
         (replace(WALK, return_s=0), ("return", None)),
         (replace(REDRAW, duration_s=float("inf")), ("duration", None)),
         (replace(REDRAW, low_bps=-1), ("low", None)),
+        (replace(REDRAW, low_bps=2 * REDRAW.high_bps), ("low", None)),
         (replace(DAY, step_s=1e-9), ("step", None)),
         (replace(REDRAW, period_s=0), ("period", None)),
         (replace(REDRAW, period_s=1e-9), ("period", None)),

@@ -129,6 +129,12 @@ def test_what_would_take_too_long_to_draw_is_refused() -> None:
         left_by([(source, drawn()), (Volume(traced(50e6)), drawn())], 50e6, None, steps // 2)
 
 
+def test_recorded_traffic_takes_nothing_where_its_trace_carries_nothing() -> None:
+    volume = Volume(Trace((Row(0.0, 40e6, loss=0.0), Row(10.0, 40e6, loss=1.0), Row(20.0, 40e6, loss=0.5))))
+    left = left_by([(volume, drawn())], 50e6, None)
+    assert [row and row.rate_bps for row in map(left.at, (5.0, 15.0, 25.0))] == [10e6, 50e6, 10e6]
+
+
 def test_recorded_traffic_has_rates() -> None:
     with pytest.raises(TraceError, match="no rates"):
         Volume(Trace((Row(0.0, delay_s=0.02),)))

@@ -76,6 +76,9 @@ MOST_KM = 50_000.0
 #: The greatest rate, a petabit: ten times what the largest fibre cable carries.
 MOST_BPS = 1e15
 
+#: A topology's file has six digits of a loss: a greater one is written as 100%.
+MOST_LOSS = 1 - 5e-7
+
 #: A loss without a unit from this share of packets on gets a note: few networks lose that much, and the value may be
 #: meant in percent.
 GREAT_LOSS = 0.1
@@ -137,6 +140,10 @@ def read_graphml(file: Path) -> SiteGraph:
         raise _no_graph(file, error, _quoted_line(data, str(error))) from None
     nodes, edges = _xml_lines(data)
     defaults = _xml_defaults(data)
+    for ends, (line, *_) in edges.items():
+        if missing := sorted(ends - nodes.keys()):  # networkx makes such a node
+            rule = f"the edge's end {printable(missing[0])!r} is no node of the file"
+            raise SpecError(file, [Fault(f"line {line}", rule, "the id of a node")])
     for node, its in graph.nodes(data=True):
         its |= {**_not_said(defaults["node"], its), LINE: nodes.get(str(node))}
     for source, target, its in graph.edges(data=True):
@@ -315,6 +322,9 @@ class _Reader:
 
     def _jitter(self, place: str, attributes: Mapping[str, Any]) -> float | None:
         said = self._quantity(place, attributes, JITTERS, lambda value: in_units(value, TIMES_MS), "ms")
+        if said is not None and said.has_unit and said.value > MOST_DELAY_S * 1e3:
+            rule = f"its {said.name} is {said.value:g} ms"
+            raise SpecError(self._file, [Fault(place, rule, f"{MOST_DELAY_S:g} s at most")])
         if said is None or said.has_unit:
             return None if said is None else said.value
         self._noted[f"Not taken over, since it has no unit: `{said.name}` of"] += 1
@@ -331,7 +341,7 @@ class _Reader:
         if not said.has_unit and said.name.lower() != "packet_loss":
             self._noted[f"Not taken over, since it has no unit: `{said.name}` of"] += 1
             return None
-        if said.value >= 1:
+        if said.value >= MOST_LOSS:
             lost = "which is over 100%" if said.value > 1 else "so that every packet is lost"
             rule = f"its {said.name} is {said.value:g}, {lost}"
             remedy = "a share below 1, a percentage such as '1%', or no edge where nothing arrives"

@@ -494,6 +494,13 @@ def test_what_makes_no_topology_is_refused_and_not_written(tmp_path: Path) -> No
     of(with_edge(distance=-3.0), "edge 1 to 2", "distance is -3")
     of(with_edge(latency=-1.0), "edge 1 to 2", "latency is -1")
     of(with_edge(delay=60_001.0), "edge 1 to 2", "60001 ms")
+    of(with_edge(latency=1.0, jitter="61 s"), "edge 1 to 2", "jitter is 61000 ms", "60 s")
+    of(with_edge(latency=1.0, packet_loss=0.9999999), "edge 1 to 2", "packet_loss is 1", "below 1")
+    frame = "<graphml><graph>\n{}\n</graph></graphml>"
+    (tmp_path / "end.graphml").write_text(
+        frame.format('<node id="Oslo"/><node id="Rome"/>\n<edge source="Oslo" target="Rom"/>')
+    )
+    is_refused(tmp_path / "end.graphml", "line 3", "'Rom'", "id of a node")
     far = graph()
     far.add_node("Nowhere", lat=91.0, lon=5.0)
     of(far, "node", "lat is 91", "-90 to 90")

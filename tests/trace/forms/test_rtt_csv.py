@@ -50,6 +50,7 @@ def test_the_forms_of_lens() -> None:
         ("timestamp_ns,rtt\n5,0.0421", ("unit", None, "rtt")),
         ("timestamp_ns,rtt\n5,42100", ("unit", None, "rtt")),
         ("timestamp,rtt\n0,42\n20000,42", ("unit", None, "timestamp")),
+        ("timestamp,rtt\n0,42\n1000000,42\n2000000,42", ("unit", None, "timestamp")),
         ("timestamp_ns,rtt\n5", ("cells", 2, None)),
     ],
 )
