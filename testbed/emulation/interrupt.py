@@ -28,6 +28,10 @@ class Interrupted(BaseException):
     page: Path | None = None
 
 
+#: The errors of an interrupt: of a command, and of a notebook or another program.
+INTERRUPTS = (Interrupted, KeyboardInterrupt)
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise Interrupted at the first SIGINT, SIGTERM or SIGHUP inside the context; later signals wait for the clean-up.

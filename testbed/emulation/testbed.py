@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet, ProgramContainers
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.interrupt import INTERRUPTS
 from testbed.emulation.links.links import Observer
 from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.links.replay import Replay
@@ -265,7 +266,7 @@ class Testbed:
         Raises what `holders.start` raises: ContainerDied for a program that ended at once.
         """
         self._holders = holders
-        self._stack.callback(holders.remove)
+        self._stack.callback(_remove, holders)
         holders.remove()  # containers that a killed testbed of this name left
         self.network.names = Names(self.control)
         self.network.publish_names(self.network.topology)
@@ -365,3 +366,12 @@ class Testbed:
 
     def _unroutable(self, sites: Iterable[str]) -> int:
         return sum(self.network.router(site).unroutable_packets() for site in sites)
+
+
+def _remove(holders: Holders) -> None:
+    """Remove containers or namespaces, all of them even if an interrupt cuts this short: it takes seconds."""
+    try:
+        holders.remove()
+    except INTERRUPTS:
+        holders.remove()
+        raise

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from testbed.emulation.containers.engine import ENGINE_ERRORS, explained
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.interrupt import Interrupted
+from testbed.emulation.interrupt import INTERRUPTS, Interrupted
 from testbed.errors import TOO_MANY_OPEN, ending_of, in_full
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
@@ -33,9 +33,6 @@ from testbed.spec.experiment import Experiment
 
 #: The errors of a full disk, and of a user's exhausted quota.
 FULL = (errno.ENOSPC, errno.EDQUOT)
-
-#: The errors of an interrupt: of a command, and of a notebook or another program.
-INTERRUPTS = (Interrupted, KeyboardInterrupt)
 
 
 def is_of_full_disk(error: BaseException) -> TypeGuard[OSError]:
@@ -120,7 +117,7 @@ def execute_experiment(
                 failed(directory, reason_of(error))
             raise
     except INTERRUPTS as interrupt:
-        failed(directory, "the run was interrupted")
+        failed(directory, "; ".join(("the run was interrupted", *getattr(interrupt, "__notes__", ()))))
         page = published(directory.path, publish, display)
         if isinstance(interrupt, Interrupted):
             interrupt.records, interrupt.page = directory.path, page

@@ -12,6 +12,7 @@ from typing import ParamSpec, Self, TypeVar
 
 from testbed.emulation import cleanup
 from testbed.emulation.containers import engine
+from testbed.emulation.interrupt import INTERRUPTS
 from testbed.errors import in_full
 from testbed.run.errors import RunFailed
 
@@ -20,7 +21,7 @@ P = ParamSpec("P")
 
 
 class UndoStack:
-    """An ExitStack that raises the first error; later errors become notes of that error.
+    """An ExitStack that raises the first error, or an interrupt of the clean-up; other errors become notes of it.
 
     An ExitStack raises the last error: when the engine dies, its failure during the clean-up would hide why a run
     ended.
@@ -53,6 +54,9 @@ class UndoStack:
             except BaseException as failure:
                 failures.append(failure)
                 if first is None:
+                    first = failure
+                elif isinstance(failure, INTERRUPTS) and not isinstance(first, INTERRUPTS):  # what goes on ends, too
+                    failure.add_note(f"it came in the clean-up after: {in_full(first)}")
                     first = failure
                 else:
                     first.add_note(f"the clean-up after this error failed too: {in_full(failure)}")

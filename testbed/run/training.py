@@ -117,7 +117,7 @@ class MeasuredTraining:
 
     def _check_emulation(self) -> None:
         replay, sampler = self._testbed.replay, self._sampler
-        if broken := self._testbed.network.shaper.failure() or replay.failure or sampler.failure:
+        if broken := self._testbed.network.failure() or replay.failure or sampler.failure:
             raise RunFailed(f"the emulation broke: {str(broken) or repr(broken)}")
 
     def _record_end(self, period: Period, status: Mapping[str, Any], **more: Any) -> None:

@@ -13,7 +13,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 
 from testbed.controller.model.spec import Newcomer
 from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError, explained
-from testbed.emulation.containers.fleet import ContainerDied, Fleet
+from testbed.emulation.containers.fleet import NOTICED_S, ContainerDied, Fleet
 from testbed.emulation.network.namespace import held_by
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
@@ -118,6 +118,21 @@ class Workers:
             raise
         except APIError as error:
             raise CannotRun(f"{explained(error)}. Check the limits (cpus, memory, gpus) of the sites") from error
+        except (OSError, RuntimeError) as error:  # a worker's namespace may have gone with the worker
+            self._check_alive(error, NOTICED_S if isinstance(error, ProcessLookupError) else 0.0)
+            raise
+
+    def _check_alive(self, error: Exception | None = None, seconds: float = 0.0) -> None:
+        """Raise RunFailed if a worker has ended, from the error that its end caused. The engine may notice it late."""
+        until_s = time.monotonic() + seconds
+        while True:
+            with suppress(*ENGINE_ERRORS):
+                if gone := [name for name, runs in self._fleet.running().items() if not runs]:
+                    text = f"{gone[0]} ended before it joined, {self._fleet.death(gone[0])}"
+                    raise RunFailed(text, rule="ended", member=gone[0]) from error
+            if time.monotonic() >= until_s:
+                return
+            time.sleep(LOOK_S)
 
     def limits(self) -> dict[str, Any]:
         """Return each worker's limits, for the manifest; empty before a container was started."""
@@ -137,12 +152,7 @@ class Workers:
         """
         deadline = time.monotonic() + JOIN_DEADLINE_S
         while (status := watchdog.status()) is None or status["state"] == "waiting":
-            with suppress(*ENGINE_ERRORS):  # the watchdog decides how long the engine may be silent
-                gone = [name for name, runs in self._fleet.running().items() if not runs]
-                if gone:
-                    raise RunFailed(
-                        f"{gone[0]} ended before it joined, {self._fleet.death(gone[0])}", rule="ended", member=gone[0]
-                    )
+            self._check_alive()  # the watchdog decides how long the engine may be silent
             if status is not None and time.monotonic() > deadline:
                 missing = sorted(set(status["members"]) - set(status["joined"]))
                 for name in missing:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.interrupt import Interrupted
+from testbed.emulation.interrupt import INTERRUPTS, Interrupted
 from testbed.emulation.network.routing import Routes
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
@@ -19,7 +19,6 @@ from testbed.run.conclusion.verdict import SIMULATED
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import (
-    INTERRUPTS,
     Executed,
     Publish,
     is_of_full_disk,

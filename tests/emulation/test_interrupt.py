@@ -57,19 +57,19 @@ def test_a_signal_that_the_interpreter_dropped_leaves_nobody_deaf(monkeypatch: p
 
 
 def test_a_signal_that_comes_as_things_are_taken_away_is_the_only_one() -> None:
-    """Also where something had gone wrong before, whose note it becomes."""
+    """Also where something had gone wrong before: what would go on after the error ends with the interrupt."""
     undone: list[int] = []
 
     def undo() -> None:
         signal.raise_signal(signal.SIGINT)
         undone.append(1)
 
-    with pytest.raises(OSError, match="full") as raised, interruptible(), UndoStack() as stack:
+    with pytest.raises(Interrupted) as raised, interruptible(), UndoStack() as stack:
         for _ in range(3):
             stack.callback(undo)
         raise OSError("the disk is full")
     assert undone == [1, 1]
-    assert raised.value.__notes__ == ["the clean-up after this error failed too: SIGINT"]
+    assert raised.value.__notes__ == ["it came in the clean-up after: the disk is full"]
 
 
 def test_a_signal_as_the_error_output_is_being_written_to_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.holders import Namespaces, idle_requests
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.shaping import ShapingError
-from testbed.emulation.testbed import LiveLinks, Testbed
+from testbed.emulation.testbed import LiveLinks, Testbed, _remove
 from testbed.link import LinkState
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
@@ -38,6 +38,15 @@ MARK = f"t{os.getpid()}-in"
 
 QUITO_LIMA = ("quito", "lima", "20mbit", "10ms")
 LIMA_CUZCO = ("lima", "cuzco", "20mbit", "15ms")
+
+
+@pytest.mark.pure
+def test_an_interrupt_leaves_no_holder_behind() -> None:
+    holders = MagicMock()
+    holders.remove.side_effect = [KeyboardInterrupt, None]
+    with pytest.raises(KeyboardInterrupt):
+        _remove(holders)
+    assert holders.remove.call_count == 2
 
 
 @pytest.fixture(scope="module")

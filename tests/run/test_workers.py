@@ -115,6 +115,21 @@ def test_an_engine_that_starts_no_container_is_said_with_what_to_do(
 
 
 @pytest.mark.local
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_worker_that_ends_before_it_is_attached_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: bool
+) -> None:
+    fleet = StandIn()
+    fleet._runs = runs
+    crew = crew_of(fleet, tmp_path)
+    monkeypatch.setattr(workers, "NOTICED_S", 0.0)
+    monkeypatch.setattr(crew, "_testbed", SimpleNamespace(start=Mock(side_effect=ProcessLookupError)))
+    with pytest.raises(ProcessLookupError if runs else RunFailed) as caught:
+        crew.start()
+    assert runs or str(caught.value) == "lima-w0 ended before it joined, with exit code 3"
+
+
+@pytest.mark.local
 def test_a_worker_whose_container_is_gone_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "LOOK_S", 0.0)
     assert crew_of(StandIn(), tmp_path).look() == ["lima-w0"]

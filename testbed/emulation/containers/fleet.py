@@ -233,6 +233,7 @@ class Fleet:
 
         A normal end removes the containers set aside. An error removes what was started and puts them back.
         """
+        programs = dict(self._programs)
         before, aside = dict(self._containers), {worker: self._containers.pop(worker) for worker in workers}
         renamed: list[str] = []
         try:
@@ -244,7 +245,7 @@ class Fleet:
         except BaseException:
             fresh = [worker for worker, container in self._containers.items() if before.get(worker) is not container]
             self.drop(fresh)
-            self._containers = before
+            self._containers, self._programs = before, programs
             for worker in renamed:
                 aside[worker].rename(container_name(self._network, worker))
             raise

@@ -96,7 +96,8 @@ def bring_up(
                 _follow(lines, step)
         except EOFError:
             complaints.seek(0)
-            raise StartupError(_broken_off(how_it_ended(owner.wait()), complaints.read()), FAILED) from None
+            text = _broken_off(how_it_ended(owner.wait()), complaints.read())
+            raise StartupError(f"{text}; `testbed network clean --name {name}` removes what is left", FAILED) from None
         except BaseException:
             owner.terminate()
             owner.wait()

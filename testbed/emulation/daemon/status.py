@@ -48,7 +48,7 @@ def overview(testbed: Testbed, kind: str) -> dict[str, Any]:
         "switch": network.switch,
         "transport": network.transport.record(),
         "pid": os.getpid(),
-        "failure": network.shaper.failure() or (str(replay.failure) if replay.failure else None),
+        "failure": network.failure() or (str(replay.failure) if replay.failure else None),
         "replay": {
             "elapsed_s": round(replay.elapsed_s, 3),
             "links": sum(link.trace is not None for link in topology.links.values()),

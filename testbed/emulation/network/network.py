@@ -92,6 +92,13 @@ class Network(Mininet):
         self.pairs: dict[frozenset[str], Veth | Interface] = {}
         self.names: Names | None = None
 
+    def failure(self) -> str | None:
+        """Return why links or a site's switch are dead, or None if all is well."""
+        if broken := self.shaper.failure():
+            return broken
+        here = (site for site in self.topology.sites if site in self.nameToNode)
+        return next((f"{site}: {why}" for site in here if (why := self.router(site).failure())), None)
+
     # Building -----------------------------------------------------------------------------------------------------
 
     def build(self) -> None:

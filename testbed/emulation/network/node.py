@@ -8,6 +8,7 @@ and scripts still work. The namespaces end with the process that holds them, so 
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -163,7 +164,11 @@ class NamespaceNode(Node):
             self.pid = self.holder.pid
 
     def _popen(self, cmd: list[str], **params: Any) -> subprocess.Popen[bytes]:
-        """Replace Mininet's new namespace for the shell by the node's namespace."""
+        """Replace Mininet's new namespace for the shell by the node's namespace, and label the process.
+
+        This process may have opened another network since, whose label it would pass on.
+        """
+        params["env"] = {**(params.get("env") or os.environ), **self._labels}
         if cmd[:2] == ["mnexec", "-cdn"]:
             cmd = [*self._entering(), "mnexec", "-cd", *cmd[2:]]
         return super()._popen(cmd, **params)
@@ -227,6 +232,10 @@ class Router(NamespaceHost):
     """A site's router and switch: a forwarding namespace with a device `lan` for the workers' ports."""
 
     switch: Switch
+
+    def failure(self) -> str | None:
+        """Return why the site's switch is dead, or None if all is well."""
+        return self.switch.failure() if hasattr(self, "switch") else None
 
     def terminate(self) -> None:
         """Close the site's switch, the node and its namespace."""

@@ -76,6 +76,10 @@ class Switch(ABC):
     def unplug(self, interface: str) -> None:
         """Remove a port, whose interface may be gone already."""
 
+    def failure(self) -> str | None:
+        """Return why the switch is dead, or None if all is well."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """End the switch's own processes, if it has any. Calling it twice is allowed."""
@@ -133,6 +137,14 @@ class OpenVSwitch(Switch):
     def unplug(self, interface: str) -> None:
         """Remove a port, if the switch has it."""
         self._tell("--if-exists", "del-port", DEVICE, interface)
+
+    def failure(self) -> str | None:
+        """Return how one of the daemons ended, or None if both run."""
+        ended = next((status for daemon in self._daemons if (status := daemon.poll()) is not None), None)
+        if ended is None:
+            return None
+        remedy = "take the network down and up again, or write `switch: bridge` in the topology"
+        return f"a daemon of Open vSwitch {how_it_ended(ended)}; {remedy}"
 
     def close(self) -> None:
         """Kill the switch's daemons, the last started first."""

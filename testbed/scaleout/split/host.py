@@ -246,7 +246,7 @@ class HostPart(Testbed):
         """
         counters, states = self.network.shaper.counters(), self.network.links_in_force.states()
         own = states.keys() & counters.keys()
-        broken = self.network.shaper.failure() or self.replay.failure
+        broken = self.network.failure() or self.replay.failure
         return {
             "clock_s": time.monotonic(),
             "bytes": self.network.arrived_bytes(),

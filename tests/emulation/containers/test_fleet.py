@@ -91,6 +91,17 @@ def test_one_that_somebody_removed_is_replaced(fleet: Fleet) -> None:
 
 
 @pytest.mark.pure
+def test_a_replacement_that_is_taken_back_is_known_no_more(fleet: Fleet) -> None:
+    """`remove` ends the programs itself where the engine does not answer."""
+    first, second = ProcessIdentity(2, 1), ProcessIdentity(3, 1)
+    fleet._programs["lima-w0"] = first
+    with pytest.raises(OSError), fleet.replacing(["lima-w0"]):
+        fleet._programs["lima-w0"] = second
+        raise OSError
+    assert fleet._programs == {"lima-w0": first}
+
+
+@pytest.mark.pure
 def test_those_that_the_engine_does_not_set_aside_stay_known_by_their_names(fleet: Fleet) -> None:
     def refuse(_: str) -> None:
         raise ConnectionError

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from mininet.node import Node
 
+from testbed.emulation import label
 from testbed.emulation.network import node
-from testbed.emulation.network.node import SettingRefused, _write_settings
+from testbed.emulation.network.node import NamespaceNode, SettingRefused, _write_settings
 from testbed.emulation.network.wiring import HOST_SETTINGS, ROUTER_SETTINGS
 from testbed.errors import CANNOT, ending_of
 
@@ -46,3 +49,17 @@ def test_with_ipv6_its_settings_are_put_in_force(kernel: Path) -> None:
     (kernel / "net/ipv6/conf/all").mkdir(parents=True)
     _write_settings(["net.ipv6.conf.all.disable_ipv6=1"])
     assert (kernel / "net/ipv6/conf/all/disable_ipv6").read_text() == "1"
+
+
+@pytest.mark.parametrize("given", [None, {"HOME": "/root"}])
+def test_a_program_carries_the_label_of_its_own_network(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str] | None
+) -> None:
+    """This process has opened another network since."""
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr(Node, "_popen", lambda self, command, env: asked.append(env))
+    monkeypatch.setenv(label.ENVIRONMENT, "other")
+    worker = NamespaceNode.__new__(NamespaceNode)
+    worker._labels = {label.ENVIRONMENT: "andes"}
+    worker._popen(["true"], **({} if given is None else {"env": given}))
+    assert asked == [{**(os.environ if given is None else given), label.ENVIRONMENT: "andes"}]

@@ -17,11 +17,11 @@ from testbed.emulation import label
 from testbed.emulation.network import device, switch
 from testbed.emulation.network.namespace import Namespace, in_own_thread, inside, opened
 from testbed.emulation.network.netlink import Netlink
-from testbed.emulation.network.switch import SWITCHES, SwitchError, choose_switch
+from testbed.emulation.network.switch import SWITCHES, OpenVSwitch, SwitchError, choose_switch
 from testbed.link import link_name
 from testbed.spec.topology import SwitchName, Topology
 from tests.emulation.network.wan import Wan, up
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 NETWORK = "test-switch"
 LAN_DELAY_S = 5e-3
@@ -114,6 +114,20 @@ def test_a_switch_outlives_the_thread_that_made_it(kind: SwitchName) -> None:
         with opened(namespace.holder) as there:
             netlink.apply(device.veth("w0", None, "eth0", None, there))
         switch.plug("w0")
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_daemon_that_ended_is_a_failure(kind: SwitchName) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(label.labelled(f"{NETWORK}-daemon"))
+        namespace = stack.enter_context(closing(Namespace()))
+        netlink = stack.enter_context(closing(Netlink(namespace.path)))
+        switch = stack.enter_context(closing(SWITCHES[kind](namespace.path, netlink, "02:00:0a:00:00:01")))
+        assert isinstance(switch, OpenVSwitch)
+        assert switch.failure() is None
+        switch._daemons[1].kill()
+        until(lambda: switch.failure() is not None)
+        assert "SIGKILL" in str(switch.failure()) and "switch: bridge" in str(switch.failure())
 
 
 @pytest.mark.pure
