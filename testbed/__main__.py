@@ -23,11 +23,23 @@ def _end(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
+def _open_closed() -> None:
+    """Open standard input, output and error where the caller closed them (`>&-`), and drop what is written there.
+
+    The next file that is opened would get their number, and what is written to them.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 (it gets the lowest number that is free)
+            os.set_inheritable(number, True)
+
+
 def main() -> None:
     """Run `testbed`.
 
     Root's PATH may lack the folders of `tc` and `iptables`, in a crontab or after `su`: they are added to it.
     """
+    _open_closed()
     signal.signal(signal.SIGINT, _end)
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join([*path, *(SYSTEM_FOLDERS[each] for each in path if each in SYSTEM_FOLDERS)])
@@ -38,6 +50,7 @@ def main() -> None:
 
 def controller_main() -> int:
     """Run `testbed-controller`. Returns its exit code."""
+    _open_closed()
     with _complete():
         from testbed.controller.standalone import main as run
     return run()

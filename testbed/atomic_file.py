@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ UNFINISHED = ".new"
 #: A part of the names of this process's unfinished files. Processes of other containers and hosts have threads with the
 #: same numbers, and may write into the same folder.
 _PROCESS = os.urandom(4).hex()
+_FRESH = re.compile(rf"(.+)\.\d+-[0-9a-f]{{8}}{re.escape(UNFINISHED)}")
 
 
 @contextmanager
@@ -41,6 +43,12 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
                 yield file
     except OSError as error:  # the error of a write names no file
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def unfinished(path: Path) -> str | None:
+    """Return the name of the file that this unfinished one was to replace; None if it is another program's file."""
+    found = _FRESH.fullmatch(path.name)
+    return found and found[1]
 
 
 def write_text(path: Path, text: str, mode: int = 0o666) -> None:

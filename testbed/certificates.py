@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from testbed.atomic_file import new_folder, write_text
-from testbed.errors import BAD_INPUT
-from testbed.schema import check_name
+from testbed.errors import BAD_INPUT, DetailedError
+from testbed.schema import ProtocolError, check_name
 from testbed.sockets import AUTHORITY, CERTIFICATE, CONTROLLER, KEY
 
 #: The file of the authority's key, which stays where it was made.
@@ -42,7 +42,7 @@ AUTHORITY_VALID = timedelta(days=3650)
 EARLIER = timedelta(minutes=5)
 
 
-class CertificateError(ValueError):
+class CertificateError(DetailedError, ValueError):
     """A certificate that can't be made; the text says why, and what to write instead."""
 
     exit_code = BAD_INPUT
@@ -56,14 +56,16 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
     The authority in `folder` signs the certificates; if there is none, a new authority is made.
 
     Raises:
-        CertificateError: A member has the controller's name, or the authority can't be read, or its certificate is
-            missing where `folder` has certificates by it, or another authority signed a certificate.
-        ProtocolError: A name is not allowed for a member.
+        CertificateError: A name is not allowed for a member, or is the controller's; or the authority can't be read,
+            or its certificate is missing where `folder` has certificates by it, or another authority signed one.
         OSError: The files can't be written.
     """
     names = [CONTROLLER, *members]
     for name in names[1:]:
-        check_name(name)
+        try:
+            check_name(name)
+        except ProtocolError as error:
+            raise CertificateError(str(error), **error.details) from None
         if name == CONTROLLER:
             raise CertificateError(f"the controller's certificate has the name {name!r}; give the member another name")
     with new_folder(folder, 0o700):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from testbed import certificates
 from testbed.certificates import CertificateError, make_certificates, make_host_certificates
-from testbed.cli import app
+from testbed.cli import BAD_INPUT, app
 from testbed.sockets import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, peer_name
 from tests.waiting import PATIENCE_S
 
@@ -114,10 +114,17 @@ def test_an_invalid_folder_says_what_belongs_in_it(tmp_path: Path, missing: str)
 @pytest.mark.pure
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-a", "a" * 65])
 def test_an_invalid_name_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(CertificateError) as caught:
         made(tmp_path / "new", "paris", name)
     assert (caught.value.field, caught.value.given) == ("member", name)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.local
+def test_a_name_that_no_member_has_is_bad_input(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["certificates", str(tmp_path), "paris", "a/b"])
+    assert (result.exit_code, result.stdout) == (BAD_INPUT, "")
+    assert "'a/b' is not a member's name" in result.stderr
 
 
 @pytest.mark.pure

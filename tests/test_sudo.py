@@ -8,6 +8,7 @@ import pytest
 from testbed.sudo import behind_sudo, give_back
 
 
+@pytest.mark.local
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_files_of_other_users_stay_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_UID", "12345")

@@ -71,7 +71,7 @@ def print_runs(runs: Sequence[PastRun]) -> None:
     table = _table("run", "began", "verdict", "size")
     for run in runs:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began_s))
-        table.add_row(Text(run.id), began, Text(run.state), text.size(run.bytes))
+        table.add_row(Text(run.path.name), began, Text(run.state), text.size(run.bytes))
     console.print(table)
     console.print(
         f"{count(len(runs), 'run')}, {text.size(sum(run.bytes for run in runs))}; `testbed runs rm RUN` removes a run"

@@ -19,7 +19,7 @@ from testbed.trace.forms import FORMS, Form, ImportedTrace, write_imported
 from testbed.trace.forms.pcap import STEP_S as CAPTURE_STEP_S
 from testbed.trace.forms.pcap import Flow, import_capture
 from testbed.trace.mahimahi import STEP_S, schedule_of, write_mahimahi
-from testbed.trace.read import Format, TraceFile, format_of, read_trace
+from testbed.trace.read import SUFFIXES, Format, TraceFile, format_of, read_trace
 from testbed.trace.resample import MOST_ROWS, Resampled
 from testbed.trace.text import as_line, unpacked_name
 from testbed.trace.trace import Trace, TraceError, with_possible_rates
@@ -121,6 +121,8 @@ def _format_to_write(target: Path) -> Format:
     """Return the format of a file to write, by its ending. Raises TraceError for the ending of a compressed file."""
     if (plain := unpacked_name(target)) != target:
         raise TraceError(f"{target}: traces are written uncompressed; write {plain.name}, and then compress it")
+    if target.suffix.lower() not in SUFFIXES and not target.is_relative_to("/dev"):
+        raise TraceError(f"{target}: its ending tells no format; write one of .csv, .up, .down and .mahimahi")
     return format_of(target, "")
 
 

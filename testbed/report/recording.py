@@ -46,6 +46,7 @@ from testbed.telemetry.averages import means_if_all
 from testbed.telemetry.rate_steps import recorded_steps
 from testbed.telemetry.round_span import span_of, time_spent
 from testbed.telemetry.store import read_json, read_lines
+from testbed.trace.text import as_line
 
 #: The seconds between two values of a link or a counter …
 STEP_S = 1.0
@@ -136,9 +137,9 @@ def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     spec = manifest["spec"]
     return {
         "kind": "recording",
-        "name": str(manifest.get("id") or path.resolve().name),
+        "name": as_line(str(manifest.get("id") or path.resolve().name)),
         "topology": Path(str(spec.get("topology"))).stem,
-        "file": str(path),
+        "file": as_line(str(path)),
         "backend": str(manifest.get("backend")),
         "switch": str(manifest.get("switch")),
         "transport": {},

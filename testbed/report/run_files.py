@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from testbed.atomic_file import UNFINISHED
+from testbed.atomic_file import UNFINISHED, unfinished
 from testbed.errors import BAD_INPUT, DetailedError
 from testbed.plan import Plan
 from testbed.protocol import Report
@@ -344,8 +344,8 @@ class _Reader:
 
     def _unwritten(self) -> Iterator[str]:
         for file in sorted(self._path.rglob(f"*{UNFINISHED}")):
-            name, _, _ = file.relative_to(self._path).as_posix().rsplit(".", 2)
-            yield f"{name} was being written"
+            if (name := unfinished(file)) is not None:
+                yield f"{file.with_name(name).relative_to(self._path).as_posix()} was being written"
 
     def _plans(self, considered: bool) -> dict[int, Plan]:
         """Return the plans by epoch. Where no plan was `considered`, members gossiped and no plan is missing."""

@@ -175,7 +175,8 @@ class NotRemoved(ValueError):
 
 def past_runs(root: Path = RUNS) -> list[PastRun]:
     """Return the runs in a folder, oldest first."""
-    paths = [file.parent for file in root.glob("*/manifest.json") if not file.parent.is_symlink()]
+    files = root.glob("[!.]*/manifest.json")  # a kill leaves folders whose names begin with a dot
+    paths = [file.parent for file in files if not file.parent.is_symlink()]
     return sorted(filter(None, map(_past_run, paths)), key=lambda run: run.began_s)
 
 
@@ -227,8 +228,9 @@ def _lead_to_newest(root: Path) -> None:
     latest = root / "latest"
     if _leads_to_a_run(latest) and not latest.exists():
         latest.unlink()
-        if left := past_runs(root):
-            latest.symlink_to(left[-1].path.name)
+        # Not at a run that was renamed: such a link would count as the user's own, and stay.
+        if left := [run.path.name for run in past_runs(root) if RUN_ID.fullmatch(run.path.name)]:
+            latest.symlink_to(left[-1])
 
 
 def _past_run(path: Path) -> PastRun | None:

@@ -37,6 +37,7 @@ class NetworkWithoutPackets:
             SimpleNamespace(
                 topology=topology,
                 shaper=self.shaper,
+                failure=self.shaper.failure,
                 switch="none",
                 transport=SimpleNamespace(record=dict),
                 nameToNode={},

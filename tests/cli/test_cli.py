@@ -192,6 +192,16 @@ def test_a_program_without_its_packages_says_what_brings_them(main: str, lacking
 
 
 @pytest.mark.local
+@pytest.mark.parametrize(("words", "code"), [("runs >&-", 0), ("runs 2>&-", 0), ("setup <&-", BAD_INPUT)])
+def test_a_command_goes_without_the_standard_files_that_are_closed(folder: Path, words: str, code: int) -> None:
+    """What it opens next must not be in their place."""
+    command = f"{sys.executable} -m testbed {words}"
+    environment = os.environ | {"PYTHONPATH": ROOT}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
+@pytest.mark.local
 def test_runs_are_listed_and_removed(folder: Path) -> None:
     assert "no run" in CliRunner().invoke(app, ["runs"]).stdout
     build_run(folder / "runs" / "one")

@@ -106,6 +106,8 @@ def test_packets_of_more_than_a_day_have_their_error_in_longer_windows(folder: P
         (["a.csv", "b.csv", "c.csv"], "SOURCE TARGET"),
         (["a.csv", "b.json"], "b.json: "),
         (["a.csv", "b.down.gz"], "write b.down,"),
+        (["a.csv", "b.dwon"], "write one of .csv, .up, .down and .mahimahi"),
+        (["a.csv", "b"], "write one of .csv"),
         (["a.csv", "b.down", "--step", "1s"], "a.csv: "),
         (["a.csv", "--run", "x"], "--run needs --link"),
         (["a.csv", "--link", "a->b"], "--link needs --run"),

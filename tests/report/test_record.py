@@ -147,6 +147,14 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert (caught.value.rule, caught.value.file) == ("json", tmp_path / "manifest.json")
 
 
+def test_files_that_were_being_written_are_told_and_a_users_own_are_not(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    (run / "out").mkdir()
+    for name in ("summary.json.4711-0a1b2c3d.new", "out/weights.new", "out/a.b.new"):
+        (run / name).touch()
+    assert RunRecord.read(run).gaps == ("summary.json was being written",)
+
+
 def test_brackets_thousands_deep_are_a_damaged_file(tmp_path: Path) -> None:
     run, deep = build_run(tmp_path / "run", rounds=20), '{"deep": ' + "[" * 100_000
     for name in ("summary.json", "plans/0001.json", "view.json"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from multiprocessing import active_children
 from pathlib import Path
@@ -22,6 +23,13 @@ from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, Z
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_run(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.mark.local
+def test_a_run_whose_path_is_no_text_can_be_played(run: Path) -> None:
+    path = run.parent / os.fsdecode(b"r\xff")
+    shutil.copytree(run, path)
+    assert RecordedRun(path).status().file.endswith("/r?")
 
 
 @pytest.mark.pure

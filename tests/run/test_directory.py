@@ -55,6 +55,22 @@ def test_past_runs_are_listed_and_removed(tmp_path: Path) -> None:
     going.close()
 
 
+def test_renamed_runs_are_listed_by_their_names_and_never_the_latest(tmp_path: Path) -> None:
+    """A link to a name that is no run's would count as the user's own, and stay."""
+    first, second = (RunDirectory(name, tmp_path) for name in ("first", "second"))
+    for run in (first, second):
+        run.write("summary.json", {"verdict": "trusted", "reasons": []})
+        run.close()
+    baseline = first.path.rename(tmp_path / "baseline")
+    (tmp_path / ".left").mkdir()
+    (tmp_path / ".left" / "manifest.json").write_bytes((baseline / "manifest.json").read_bytes())
+    assert [run.path.name for run in past_runs(tmp_path)] == ["baseline", second.id]
+    remove_run(tmp_path / "latest")
+    assert not os.path.lexists(tmp_path / "latest")
+    RunDirectory("third", tmp_path).close()
+    assert (tmp_path / "latest").resolve().name.startswith("third-")
+
+
 def test_a_run_that_has_its_summary_is_over_while_its_process_makes_others(tmp_path: Path) -> None:
     first, second = (RunDirectory(name, tmp_path) for name in ("first", "second"))
     first.write("summary.json", {"verdict": "trusted", "reasons": []})

@@ -18,6 +18,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.link import link_ends, link_name, pair_name
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.event import LinkChange
+from testbed.spec.load import holds
 from testbed.spec.model import validate
 from testbed.spec.topology import MAX_WORKERS
 
@@ -100,7 +101,7 @@ def change_links(
 
 def check_file(file: Path) -> None:
     """Raise ApiProblem if a topology's file does not exist."""
-    if not file.is_file():
+    if not holds(file.is_file):
         raise ApiProblem(MISSING, f"there is no file {file} on this machine; write the path of a topology file")
 
 

@@ -20,6 +20,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState, link_ends
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
+from testbed.trace.text import as_line
 
 if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` do without
     from testbed.emulation.network.network import Network
@@ -43,7 +44,7 @@ def overview(testbed: Testbed, kind: str) -> dict[str, Any]:
         "kind": kind,
         "name": testbed.name,
         "topology": topology.name,
-        "file": str(topology.file),
+        "file": as_line(str(topology.file)),
         "backend": network.shaper.name,
         "switch": network.switch,
         "transport": network.transport.record(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -9,8 +10,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from testbed.api.models import LinkPatch
-from testbed.api.requests import CANNOT, FAILED, NOT_HERE, ApiProblem
-from testbed.emulation.daemon.handlers import as_api_problem, pairs_of, pause_replay
+from testbed.api.requests import CANNOT, FAILED, MISSING, NOT_HERE, ApiProblem
+from testbed.emulation.daemon.handlers import as_api_problem, check_file, pairs_of, pause_replay
 from testbed.emulation.errors import EmulationError
 from testbed.link import LinkState, Opportunities
 from testbed.spec.errors import SpecError
@@ -32,6 +33,14 @@ def test_a_packet_delivery_trace_cannot_be_paused_but_resumed() -> None:
     testbed.replay.pause.assert_not_called()
     pause_replay(testbed, False)
     testbed.replay.resume.assert_called_once()
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("file", ["nowhere.yaml", "/" + 300 * "a"])
+def test_a_file_that_is_not_there_is_missing(file: str) -> None:
+    with pytest.raises(ApiProblem) as caught:
+        check_file(Path(file))
+    assert caught.value.status == MISSING
 
 
 @pytest.mark.pure
