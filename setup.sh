@@ -203,7 +203,8 @@ make_renewal_tools() { # make_renewal_tools PYTHON
 give_back() {
     # Only in a checkout that is that user's: another's, or root's own, is left as it is.
     [ -n "${SUDO_UID:-}" ] && [ "$(stat --format %u .)" = "$SUDO_UID" ] || return 0
-    find . -path ./.git -prune -o -uid 0 -exec chown --no-dereference "$SUDO_UID:$SUDO_GID" {} +
+    # Another command of the checkout may remove or rename a file before it is given back.
+    find . -path ./.git -prune -o -uid 0 -exec chown --no-dereference "$SUDO_UID:$SUDO_GID" {} + 2>/dev/null || true
 }
 
 # --- the steps

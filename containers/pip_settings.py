@@ -12,8 +12,9 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 Settings = dict[str, list[str]]
 
@@ -26,9 +27,14 @@ class ToolError(Exception):
     """pip or uv failed, or found no answer; the text has its output."""
 
 
-def output(command: Sequence[str], given: str = "") -> str:
-    """Return what a command of pip or uv prints, with `given` as its input. Raises ToolError where it fails."""
-    done = subprocess.run(command, input=given, cwd=ROOT, capture_output=True, text=True)
+def output(command: Sequence[str], given: str = "", more: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return what a command of pip or uv prints, with `given` as its input and `more` variables in its environment.
+
+    Raises:
+        ToolError: The command failed.
+    """
+    environment = {**os.environ, **more}
+    done = subprocess.run(command, input=given, cwd=ROOT, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise ToolError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
     return done.stdout
@@ -78,12 +84,22 @@ def options(settings: Settings) -> Iterator[str]:
         yield from (f"{option}={value}" for value in settings.get(name, []))
     if settings.get("no-index", ["0"])[0].lower() in {"1", "true", "yes", "on"}:
         yield "--no-index"
+    yield "--system-certs"  # as pip does; uv's own list lacks the authority of a company
     yield "--index-strategy=unsafe-best-match"  # as pip does: from any index; the lock has every file's hash
 
 
 def variables(settings: Settings) -> dict[str, str]:
     """Return the settings as environment variables for uv."""
     return {variable: settings[name][0] for name in VARIABLES if name in settings for variable in VARIABLES[name]}
+
+
+def has_cache() -> bool:
+    """Return whether uv may keep a cache in the home of this process's user.
+
+    In another user's home, which sudo may leave as $HOME, root must not make one.
+    """
+    home = Path.home()
+    return os.access(home, os.W_OK) and home.stat().st_uid == os.getuid()
 
 
 def main(words: list[str]) -> int:
@@ -93,9 +109,8 @@ def main(words: list[str]) -> int:
     except ToolError as error:
         print(error, file=sys.stderr)
         return 3
-    # Hard links would share files with uv's cache, and the checkout's owner later becomes the owner of its files. In
-    # another user's home, which sudo may leave as $HOME, root must not make a cache.
-    cache = [] if Path.home().stat().st_uid == os.getuid() else ["--no-cache"]
+    # Hard links would share files with uv's cache, and the checkout's owner later becomes the owner of its files.
+    cache = [] if has_cache() else ["--no-cache"]
     command = [UV, "pip", "install", f"--python={sys.executable}", "--link-mode=copy", *cache, *options(settings)]
     return subprocess.run([*command, *words], env={**os.environ, **variables(settings)}).returncode
 

@@ -204,7 +204,7 @@ def _bring_checkout(ssh: Ssh) -> None:
     """Copy this checkout to the host's folder unless `setup.sh` is there. Raises CannotRun for another version."""
     folder = shlex.quote(ssh.host.folder)
     if ssh.run(f"test -e {folder}/setup.sh && echo there || true").strip() != "there":
-        ssh.run(f"umask 022; mkdir -p {folder} && tar -xz -C {folder}", _packed())
+        ssh.run(f"umask 022; mkdir -p {folder} && tar -xz --no-same-owner -C {folder}", _packed())
     sums = "".join(
         f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.relative_to(ROOT)}\n" for each in _carried(CODE)
     )

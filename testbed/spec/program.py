@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from testbed.schemes import is_file
 from testbed.schemes.choice import SchemeChoice
@@ -17,6 +17,15 @@ from testbed.spec.topology import Topology
 from testbed.spec.units import OUT_BYTES, SHM_BYTES, TMP_BYTES, Size
 
 Words = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+
+
+def _begins(command: list[str]) -> list[str]:
+    if not command[0]:
+        raise ValueError("its first word is empty | the program to start, then its arguments")
+    return command
+
+
+Command = Annotated[list[str], Field(min_length=1), AfterValidator(_begins)]
 
 #: The prefixes of environment variables that the launch itself sets.
 OWN = ("TESTBED_", "PET_")
@@ -35,7 +44,7 @@ class ProgramSection(Strict):
     Relative paths begin in the experiment's folder.
     """
 
-    command: Words | Annotated[dict[str, Words], Field(min_length=1)]
+    command: Command | Annotated[dict[str, Command], Field(min_length=1)]
     """The command and its arguments, as a list; or worker → command, which then runs on these workers alone."""
     workers: Words | None = None
     """The workers that run the command, in the order of their ranks; by default all workers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import lzma
 import zlib
@@ -170,3 +171,9 @@ def numbered(lines: Sequence[str]) -> list[tuple[int, str]]:
 def as_line(text: str) -> str:
     """Return a text as one line of valid UTF-8; the name of a file may have line breaks, and bytes that are no text."""
     return " ".join(text.splitlines()).encode(errors="replace").decode()
+
+
+def hash_of_file(path: Path) -> str:
+    """Return a digest of a file's content, which may be larger than the memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from containers.pip_settings import options, parse, variables
+from containers.pip_settings import has_cache, options, parse, variables
 from testbed.emulation.containers.requirements import ROOT
 
 pytestmark = pytest.mark.local
@@ -27,6 +28,19 @@ user.timeout='90'
 """
 
 
+#: The options that uv gets whatever pip's settings are.
+ALWAYS = ["--system-certs", "--index-strategy=unsafe-best-match"]
+
+
+@pytest.mark.parametrize(("home", "cache"), [(".", True), ("missing", False), ("/proc/1", False)])
+def test_a_home_that_cannot_be_written_gets_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str, cache: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    monkeypatch.setattr(os, "access", lambda path, mode: path == tmp_path)  # root may write in any mode
+    assert has_cache() is cache
+
+
 def test_the_environment_goes_before_files_and_each_value_is_an_option() -> None:
     settings = parse(LISTED)
     assert list(options(settings)) == [
@@ -36,7 +50,7 @@ def test_the_environment_goes_before_files_and_each_value_is_an_option() -> None
         "--find-links=/wheels",
         "--allow-insecure-host=two",
         "--no-index",
-        "--index-strategy=unsafe-best-match",
+        *ALWAYS,
     ]
     assert variables(settings) == {
         "SSL_CERT_FILE": "/etc/ours.pem",
@@ -47,8 +61,8 @@ def test_the_environment_goes_before_files_and_each_value_is_an_option() -> None
 
 
 def test_where_nothing_is_set_uv_looks_where_it_would() -> None:
-    assert list(options(parse(""))) == ["--index-strategy=unsafe-best-match"]
-    assert list(options({"no-index": ["0"]})) == ["--index-strategy=unsafe-best-match"]
+    assert list(options(parse(""))) == ALWAYS
+    assert list(options({"no-index": ["0"]})) == ALWAYS
     assert variables({}) == {}
 
 
@@ -73,4 +87,4 @@ def test_an_empty_value_is_no_setting() -> None:
     """A variable of a CI job that was never set is empty."""
     settings = parse(":env:.proxy=''\n:env:.index-url=''\n:env:.no-index=''\nglobal.index-url='https://file/simple'\n")
     assert variables(settings) == {}
-    assert list(options(settings)) == ["--default-index=https://file/simple", "--index-strategy=unsafe-best-match"]
+    assert list(options(settings)) == ["--default-index=https://file/simple", *ALWAYS]

@@ -25,7 +25,7 @@ def test_one_command_is_every_workers() -> None:
 
 
 def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
-    overrides = {"train.command": "{paris-w0: [iperf3, -s], london-w0: [iperf3, -c, x]}", "train.image": "iperf3:1"}
+    overrides = {"train.command": '{paris-w0: [iperf3, ""], london-w0: [iperf3, -c, x]}', "train.image": "iperf3:1"}
     experiment = Experiment.load(DDP, overrides)
     program = experiment.spec.program
     assert program is not None
@@ -39,6 +39,7 @@ def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
     ("key", "value", "field", "remedy"),
     [
         ("train.command", "[]", "train.command", ""),
+        ("train.command", '["", a]', "train.command", "the program to start"),
         ("train.command", "{}", "train.command", ""),
         ("train.command", "{rome-w0: [a]}", "train.command.rome-w0", "paris-w0"),
         ("train.files", "nowhere", "train.files", ""),

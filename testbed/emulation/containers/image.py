@@ -48,6 +48,7 @@ from testbed.emulation.label import LABEL
 from testbed.emulation.process import ProcessIdentity, how_it_ended
 from testbed.resources import PACKAGE, SETUP
 from testbed.telemetry.store import write_json
+from testbed.trace.text import hash_of_file
 
 ROOT = requirements.ROOT
 CONTAINERS = ROOT / "containers"
@@ -570,7 +571,9 @@ def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
         yield file
 
 
-def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | None]) -> None:
+def remove_superseded(
+    client: docker.DockerClient, wanted: Mapping[str, str | None], only: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Remove images of these kinds that this checkout built before and no longer needs.
 
     Images in use stay, and so do those with a tag that a user gave, such as `wan-testbed:0.2.0`.
@@ -578,11 +581,12 @@ def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | No
     Args:
         client: The client of the engine.
         wanted: Kind -> the tag of the image to keep; None keeps no image of that kind.
+        only: The labels of images that may be removed, beside this checkout's.
     """
     with _alone():
         for image in client.api.images(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):  # in one request, as in `find`
             kind, tags = image["Labels"][KIND_LABEL], [tag for tag in image["RepoTags"] or () if tag != NO_TAG]
-            if kind not in wanted or wanted[kind] in tags:
+            if kind not in wanted or wanted[kind] in tags or not only.items() <= image["Labels"].items():
                 continue
             for name in [tag for tag in tags if tag.startswith(OWN_TAG)] if tags else [image["Id"]]:
                 remove_unused(client, name)
@@ -625,11 +629,6 @@ def exists(client: docker.DockerClient, tag: str) -> bool:
     except ImageNotFound:
         return False
     return True
-
-
-def hash_of_file(path: Path) -> str:
-    """Return a digest of a file's content."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def names_and_digests(entries: Mapping[str, Path | None]) -> list[str]:

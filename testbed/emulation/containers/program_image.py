@@ -34,7 +34,7 @@ from testbed.resources import __version__
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import holds
 from testbed.spec.program import is_path
-from testbed.trace.text import bytes_of, decoded
+from testbed.trace.text import bytes_of, decoded, hash_of_file
 
 #: PyTorch's own programs need it: `all_gather_object` does not work without NumPy.
 ADDED = ("numpy",)
@@ -122,7 +122,7 @@ def digests_of(wanted: str) -> Iterator[str]:
         return
     folder = file.resolve().parent
     for each in _context_of(file):
-        yield from (str(each.relative_to(folder)), image.hash_of_file(each))
+        yield from (str(each.relative_to(folder)), hash_of_file(each))
 
 
 def files_of(wanted: str) -> Iterator[Path]:
@@ -147,6 +147,10 @@ def _context_of(file: Path) -> Iterator[Path]:
             yield folder / name
 
 
+#: The label of an image with packages of a requirements file: a digest of the file's path.
+FILE_LABEL = "testbed.file"
+
+
 def ensure_program_image(client: docker.DockerClient, progress: Progress) -> str:
     """Return the tag of the default image for the present code. Raises ImageError if a step fails."""
     worker = image.ensure_worker_image(client, progress)
@@ -167,6 +171,7 @@ def ensure_program_image(client: docker.DockerClient, progress: Progress) -> str
 def _with_requirements(client: docker.DockerClient, file: Path, progress: Progress, renew: bool) -> str:
     worker = image.ensure_worker_image(client, progress)
     wanted, entries = RequirementsFile.read(file), _entries()
+    own = {FILE_LABEL: image.hash_of([str(file.resolve())])}
     recipe = image.hash_of([*_recipe_above_worker(worker, entries), *wanted.digests(RUNS.resolve())])
     if not renew and (tag := image.find(client, "requirements", recipe)):
         return tag
@@ -180,9 +185,10 @@ def _with_requirements(client: docker.DockerClient, file: Path, progress: Progre
         names = " ".join("{}=={}".format(*wheel.name.split("-")[:2]) for wheel in added)
         arguments = {"WORKER": worker, "PACKAGES": names, "CHECKOUT": str(image.ROOT)}
         entries = {"wheelhouse": None, **context, **entries}
-        labels = image.python_packages(context, held)
+        labels = {**image.python_packages(context, held), **own}
         tag = image.build_image(client, "requirements", recipe, [worker], entries, arguments, labels, "program")
-    image.remove_superseded(client, {"requirements": tag, "build": None})
+    image.remove_superseded(client, {"requirements": tag}, own)
+    image.remove_superseded(client, {"build": None})
     return tag
 
 
@@ -347,7 +353,7 @@ def _added() -> list[requirements.Locked]:
 
 def _recipe_above_worker(worker: str, entries: Mapping[str, Path | None]) -> list[str]:
     """Return the worker image and the digests of all other inputs of an image on top of it, except packages."""
-    return [worker, image.hash_of_file(image.CONTAINERS / "program.Dockerfile"), *image.names_and_digests(entries)]
+    return [worker, hash_of_file(image.CONTAINERS / "program.Dockerfile"), *image.names_and_digests(entries)]
 
 
 def _entries() -> dict[str, Path | None]:

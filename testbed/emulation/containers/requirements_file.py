@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import holds
-from testbed.trace.text import text_of
+from testbed.trace.text import hash_of_file, text_of
 
 #: The largest file: `pip freeze` of a thousand packages with their hashes.
 MOST_BYTES = 2**20
@@ -41,8 +42,12 @@ EXTRAS = re.compile(r"(?P<path>.+?)(?P<extras>\[[^\]]*\])$")
 HASHED = re.compile(r"(?:^|\s)--(?:hash|require-hashes)\b")
 
 #: Folders of a project that are not part of its package: history, environments, caches.
-SKIPPED = {".git", ".hg", ".svn", ".venv", "venv", ".tox", ".nox", "__pycache__", "node_modules"}
+HISTORY = {".git", ".hg", ".svn"}
+SKIPPED = HISTORY | {".venv", "venv", ".tox", ".nox", "__pycache__", "node_modules"}
 SKIPPED |= {".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"}
+
+#: The words by which a project names a tool that takes its version from the history.
+VERSIONED = re.compile(rb"scm|vcs|pbr|versioneer|dunamai")
 
 #: Builds a wheel of a project's folder, beside other files, and returns the wheel's path.
 MakeWheel = Callable[[Path], Path]
@@ -142,8 +147,29 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def copy_project(project: Path, target: Path, ignored: Path) -> None:
-    """Copy a project's folder, because a build leaves files beside the user's sources."""
-    shutil.copytree(project, target, symlinks=True, ignore=lambda folder, names: _skipped(Path(folder), names, ignored))
+    """Copy a project's folder, because a build leaves files beside the user's sources.
+
+    Relative links that lead out of the folder lead to the same places in the copy. Sockets and pipes are left out. The
+    history is copied where the project takes its version from it.
+    """
+    files = [project / name for name in ("pyproject.toml", "setup.cfg", "setup.py")]
+    kept = HISTORY if any(VERSIONED.search(each.read_bytes()) for each in files if each.is_file()) else set()
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        skipped = _skipped(Path(folder), names, ignored) - kept
+        return skipped | {name for name in names if not _is_copied(Path(folder, name).lstat().st_mode)}
+
+    shutil.copytree(project, target, symlinks=True, ignore=left_out)
+    for folder, folders, names in os.walk(target):
+        for link in (each for name in (*folders, *names) if (each := Path(folder, name)).is_symlink()):
+            original = project / link.relative_to(target)
+            if not link.readlink().is_absolute() and not original.resolve().is_relative_to(project.resolve()):
+                link.unlink()
+                link.symlink_to(original.resolve())
+
+
+def _is_copied(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
 
 
 def _follow(file: Path, above: tuple[Path, ...], texts: dict[Path, str], named: dict[tuple[Path, int], Named]) -> None:
@@ -250,10 +276,10 @@ def _fault(file: Path, line: int, name: str, problem: str, remedy: str) -> SpecE
 def _digest(path: Path, ignored: Path) -> str:
     """Return a digest of an archive, or of a project's folder (its files by name)."""
     if path.is_file():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hash_of_file(path)
     digest = hashlib.sha256()
     for file in _files_of(path, ignored):
-        digest.update(f"{file.relative_to(path)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\0".encode())
+        digest.update(f"{file.relative_to(path)}\0{hash_of_file(file)}\0".encode())
     return digest.hexdigest()
 
 

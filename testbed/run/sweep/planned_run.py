@@ -19,6 +19,7 @@ from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.load import holds, is_part, parse_yaml
 from testbed.spec.sweep import Axis, as_yaml
+from testbed.trace.text import hash_of_file
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def hash_of(experiment: Experiment) -> str:
     """
     hashed = hashlib.sha256(json.dumps(_values(experiment), sort_keys=True).encode())
     for file in (*experiment.files[1:], *program_files(experiment)):
-        hashed.update(hashlib.sha256(file.read_bytes()).digest())
+        hashed.update(bytes.fromhex(hash_of_file(file)))
     program = experiment.spec.program
     if program is not None and (image := program.image_from(experiment.file.parent)):
         for each in digests_of(image):

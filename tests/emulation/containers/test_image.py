@@ -21,6 +21,7 @@ from testbed.emulation.containers.image import (
     remove_superseded,
 )
 from testbed.emulation.containers.limits import PIDS, RESTRICTIONS
+from testbed.trace.text import hash_of_file
 
 pytestmark = pytest.mark.pure
 
@@ -55,6 +56,19 @@ def test_what_a_checkout_no_longer_wants_goes_by_its_tags_or_without_any_by_its_
         made("7", "worker", "mine:older"),
     ]
     assert removed(listed) == ["testbed-worker:1", "testbed-worker:old", "sha256:3", "sha256:4", "testbed-worker:6"]
+
+
+def test_only_images_of_the_same_file_are_superseded() -> None:
+    own = {"testbed.file": "a"}
+    listed = [made(str(number), "requirements", f"testbed-requirements:{number}") for number in range(3)]
+    for image_, labels in zip(listed, (own, own, {"testbed.file": "b"}), strict=True):
+        image_["Labels"] |= labels
+    asked: list[str] = []
+    client: Any = SimpleNamespace(
+        api=SimpleNamespace(images=lambda **_: listed), images=SimpleNamespace(remove=asked.append)
+    )
+    remove_superseded(client, {"requirements": "testbed-requirements:1"}, own)
+    assert asked == ["testbed-requirements:0"]
 
 
 def test_no_image_is_removed_while_another_process_builds_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +108,7 @@ def test_what_the_engine_can_t_do_is() -> None:
 
 
 def test_digits_that_another_process_made_meanwhile_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = f"digits-{image.hash_of([image.hash_of_file(image.CONTAINERS / 'digits.py')])}"
+    name = f"digits-{image.hash_of([hash_of_file(image.CONTAINERS / 'digits.py')])}"
 
     def bake(words: list[str], remedy: str) -> None:
         for folder, file in ((Path(words[-1]), "ours"), (tmp_path / name, "theirs")):
@@ -122,7 +136,7 @@ def test_wheels_are_downloaded_by_one_process_at_a_time(tmp_path: Path, monkeypa
 def test_wheels_for_an_earlier_lock_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "BUILD", tmp_path)
     monkeypatch.setattr(image, "command", lambda words, remedy: None)
-    present = image.hash_of_file(image.ROOT / "requirements.lock")
+    present = hash_of_file(image.ROOT / "requirements.lock")
     for name, filled_for in (("earlier", "0" * 64), ("filling", "0" * 64), ("present", present)):
         (tmp_path / f"wheelhouse-{name}").mkdir()
         (tmp_path / f"wheelhouse-{name}" / image.FILLED_FOR).write_text(filled_for)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -207,6 +208,28 @@ def test_what_makes_no_package_counts_for_nothing_and_is_not_copied(what: str, f
     assert tuple(RequirementsFile.read(file).digests(project / "runs")) == before
     copy_project(project, folder / "copy", project / "runs")
     assert {path.name for path in (folder / "copy").iterdir()} == {"pyproject.toml", "module.py"}
+
+
+@pytest.mark.parametrize(("tool", "copied"), [("setuptools-scm", True), ("flit", False)])
+def test_the_history_is_copied_where_it_has_the_version(tool: str, copied: bool, folder: Path) -> None:
+    project = folder / "project"
+    (project / "pyproject.toml").write_text(f'[build-system]\nrequires = ["{tool}"]\n')
+    (project / ".git").mkdir()
+    copy_project(project, folder / "copy", project / "runs")
+    assert (folder / "copy" / ".git").exists() is copied
+
+
+def test_a_copy_has_the_links_of_the_project_and_no_sockets(folder: Path) -> None:
+    project = folder / "project"
+    (folder / "README.md").write_text("about")
+    (project / "README.md").symlink_to("../README.md")
+    (project / "here.py").symlink_to("module.py")
+    os.mkfifo(project / "pipe")
+    copy_project(project, folder / "below" / "copy", project / "runs")
+    copy = folder / "below" / "copy"
+    assert (copy / "README.md").read_text() == "about"
+    assert (copy / "here.py").readlink() == Path("module.py")
+    assert not (copy / "pipe").exists()
 
 
 def test_lines_are_counted_as_they_stand_in_the_file() -> None:
