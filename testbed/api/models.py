@@ -95,7 +95,7 @@ class ReplayResource(ApiModel):
 
     elapsed_s: float = Field(description="Seconds since the replay began, without pauses.")
     links: int = Field(description="Number of links with a trace.")
-    late_ms_p99: float | None = Field(description="Lateness of recent changes, ms, 99th percentile; null if unknown.")
+    late_ms_p99: float | None = Field(description="Lateness of the latest link's recent changes, ms, 99th percentile.")
     paused: bool = Field(description="Whether the replay is paused.")
 
 

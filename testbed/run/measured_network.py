@@ -75,12 +75,17 @@ class FidelityMeasurements:
         """
         self.keep()
         if added:
-            self.measured |= self._testbed.measure(added)
+            found = self._testbed.measure(added)
+            self.measured |= {
+                name: its.worst(self.measured[name]) if name in self.measured else its for name, its in found.items()
+            }
 
     def keep(self) -> None:
         """Record the rate errors by the shaper's counters now."""
         counters = self._testbed.network.shaper.counters()
-        self.rate_errors |= {name: error for name, c in counters.items() if (error := c.rate_error) is not None}
+        for name, its in counters.items():  # a link of an earlier network may have had this name
+            if its.rate_error is not None:
+                self.rate_errors[name] = max(its.rate_error, self.rate_errors.get(name, 0.0), key=abs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,10 @@ def passed_bps(
         began = np.array([train.began_s for train in its])
         seconds = np.array([train.seconds for train in its])
         own = np.array([float(train.bytes) for train in its])
+        tcp = carried[pair] if len(by_tcp := _by_tcp(whole[pair])) == len(whole[pair]) else Carried(by_tcp)
+        # A pair's other connections pass the same links. A probe is compared with the pair's transfers elsewhere.
+        beside = np.maximum(tcp.by(began + seconds) - tcp.by(began) - own, 0.0)
+        own = own + np.where([train.is_probe for train in its], 0.0, beside)
         for link in routes[pair]:
             total = own.copy()
             for other in users[link]:

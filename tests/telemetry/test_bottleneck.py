@@ -140,6 +140,14 @@ def test_a_link_in_the_middle_that_two_edges_share() -> None:
     assert not often(its["c->d"]) and not often(its["c->e"])
 
 
+@pytest.mark.parametrize("streams", [1, 2, 8])
+def test_a_pair_s_connections_fill_a_link_together(streams: int) -> None:
+    """Trains of all connections come at the same time, each with its part of the link's rate."""
+    its = [Train(n * 0.1 + i * 0.003, 0.1, 250_000 // streams) for n in range(20) for i in range(streams)]
+    (rates,) = passed_bps({("a", "b"): its}, {("a", "b"): ("link",)}, {}).values()
+    assert rates[2 * streams : -2 * streams] == pytest.approx(20e6 * FRAME_BITS / 8, rel=0.02)
+
+
 def test_a_trusted_link_is_full_only_where_a_route_has_no_other() -> None:
     trains = {("a", "b"): [Train(1.0, 0.1, 100_000)], ("a", "c"): [Train(5.0, 0.1, 100_000)]}
     routes = {("a", "b"): ("up", "a->b", "down"), ("a", "c"): ("up",)}

@@ -61,6 +61,8 @@ MATCHMAKING_S = 3.0
 AGAIN_S = 0.1
 #: torchft's default.
 TIMEOUT = timedelta(seconds=60)
+#: As in torchft's own description of its use.
+JOIN_TIMEOUT_MS = 10_000
 ENDLESS = 1_000_000
 
 
@@ -194,7 +196,9 @@ def lighthouse() -> None:
     """Run torchft's lighthouse."""
     from torchft.coordination import LighthouseServer
 
-    server = LighthouseServer(f"{os.environ['MASTER_ADDR']}:{PORT}", min_replicas=QUORUM)
+    # By default a quorum waits for 100 ms for those that are late, so that half of the members were left out.
+    address = f"{os.environ['MASTER_ADDR']}:{PORT}"
+    server = LighthouseServer(address, min_replicas=QUORUM, join_timeout_ms=JOIN_TIMEOUT_MS)
     signal.pause()
     server.shutdown()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from statistics import mean
 from types import SimpleNamespace
 
 import hivemind
@@ -39,7 +40,7 @@ def main() -> None:
         batch_size_per_step=args.batch,
         optimizer=torch.optim.AdamW(model.parameters(), lr=args.learning_rate),
         scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda epoch: gpt.learning_rate(epoch * EVERY, args)
+            optimizer, lambda epoch: mean(gpt.learning_rate(epoch * EVERY + step, args) for step in range(EVERY))
         ),
         use_local_updates=True,
         matchmaking_time=MATCHMAKING_S,

@@ -26,10 +26,6 @@ if TYPE_CHECKING:  # importing it needs Mininet, which `simulate` and `report` d
     from testbed.emulation.network.network import Network
     from testbed.emulation.network.node import NamespaceNode
 
-#: The reported lateness covers this many of a link's last replay ticks: a minute at 100 ms. A network may stay up for
-#: weeks.
-LAST_TICKS = 600
-
 #: The counters of a link that are reported.
 COUNTED = ("packets", "bytes", "dropped_queue", "dropped_loss", "backlog_bytes")
 
@@ -80,7 +76,7 @@ def sections(testbed: Testbed, kind: str) -> dict[str, dict[str, Any]]:
 def status(testbed: Testbed, kind: str) -> NetworkStatus:
     """Return the network's overview, its hosts and its links."""
     found = sections(testbed, kind)
-    lateness = testbed.network.links_in_force.lateness(LAST_TICKS)  # also of removed links, for a run's verdict
+    lateness = testbed.network.links_in_force.lateness(newest=True)  # also of removed links, for a run's verdict
     replayed = (name for name, link in found["links"].items() if link["replayed"])
     found["network"]["replay"]["late_ms_p99"] = _p99_ms(lateness.get(name, ()) for name in replayed)
     return NetworkStatus(
@@ -171,6 +167,7 @@ def _counts(counters: LinkCounters) -> dict[str, int]:
 
 
 def _p99_ms(lateness: Iterable[Iterable[float]]) -> float | None:
-    """Return the 99th percentile over the remembered ticks of links in ms; None if there are none."""
-    late = sorted(seconds for ticks in lateness for seconds in ticks)
-    return round(late[int(0.99 * (len(late) - 1))] * 1e3, 3) if late else None
+    """Return the 99th percentile over the newest ticks of the latest link in ms; None if there are none."""
+    late = [sorted(ticks) for ticks in lateness]
+    worst = max((ticks[int(0.99 * (len(ticks) - 1))] for ticks in late if ticks), default=None)
+    return None if worst is None else round(worst * 1e3, 3)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -35,8 +36,29 @@ Rows = Sequence[tuple[float, Row | None]]
 #: The tolerance for comparing moments: the shaper reports them to the nanosecond and receives them as decimals.
 SAME_MOMENT_S = 1e-6
 
-#: The number of a link's rows that `lateness` covers: an hour of ticks of 100 ms.
-REMEMBERED = 36_000
+#: The most of a link's rows whose lateness is kept, and the newest ones that are all kept: a minute of ticks of 100 ms.
+REMEMBERED, NEWEST = 36_000, 600
+
+
+class Lateness:
+    """How late a link's rows were, in seconds: evenly spread rows of all time, and all of the newest ones."""
+
+    def __init__(self) -> None:
+        self.spread = array("d")
+        self.newest: deque[float] = deque(maxlen=NEWEST)
+        self._every, self._left = 1, 0
+
+    def append(self, late_s: float) -> None:
+        """Add a row. Once there are REMEMBERED, every second one is dropped, and every second later one left out."""
+        self.newest.append(late_s)
+        if self._left:
+            self._left -= 1
+            return
+        self._left = self._every - 1
+        self.spread.append(late_s)
+        if len(self.spread) > REMEMBERED:
+            del self.spread[1::2]
+            self._every *= 2
 
 
 class Clock(Protocol):
@@ -77,7 +99,7 @@ class Links:
         self._links: dict[str, Link] = {}
         self._rows: dict[str, Row | None] = {}
         self._queued: dict[str, deque[_QueuedRow]] = {}
-        self._late: dict[str, deque[float]] = {}
+        self._late: dict[str, Lateness] = {}
         self._deliveries: dict[str, Delivery] = {}
         self._changes: dict[str, LinkChange] = {}
         self._down: set[str] = set()
@@ -207,13 +229,14 @@ class Links:
                 self._collect()
             return dict(self._in_force)
 
-    def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:
-        """Return the seconds by which each replayed link's `last` newest rows that changed anything were late.
+    def lateness(self, newest: bool = False) -> dict[str, list[float]]:
+        """Return the seconds by which rows that changed anything were late, by each replayed link.
 
-        Rows that were due but never in force are among them once the queued rows have been dropped.
+        The rows are spread evenly over all time, or are the NEWEST ones. Rows that were due but never in force are
+        among them once the queued rows have been dropped.
         """
         with self._lock:
-            return {name: list(late)[-last:] for name, late in self._late.items()}
+            return {name: list(late.newest if newest else late.spread) for name, late in self._late.items()}
 
     @contextmanager
     def _undone_if_refused(self) -> Iterator[None]:
@@ -281,7 +304,7 @@ class Links:
             queued = self._queued.get(applied.link, ())
             while queued and queued[0].due_s <= applied.due_s + SAME_MOMENT_S:
                 _, self._rows[applied.link], state = queued.popleft()
-                late = self._late.setdefault(applied.link, deque(maxlen=REMEMBERED))
+                late = self._late.setdefault(applied.link, Lateness())
                 # The row at which a replay begins is due as it is sent, and in force already as a rule.
                 if self._in_force[applied.link] != state:
                     late.append(applied.late_s)

@@ -97,6 +97,13 @@ class LinkFidelity:
     rtt_error_s: float | None
     rate_resolution: float = 0.0
 
+    def worst(self, other: LinkFidelity) -> LinkFidelity:
+        """Return the greater error of the rate, beyond its resolution, and that of the round trip."""
+        rates = [its for its in (self, other) if its.rate_error is not None]
+        rate = max(rates, key=lambda its: abs(its.rate_error or 0.0) - its.rate_resolution, default=self)
+        trips = [its.rtt_error_s for its in (self, other) if its.rtt_error_s is not None]
+        return LinkFidelity(rate.rate_error, max(trips, key=abs, default=None), rate.rate_resolution)
+
 
 def measure_links(network: Network, names: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
     """Measure every link that is up, or those of them that are named.

@@ -175,7 +175,8 @@ def gossip_training(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
 
     A loss is None if the model of one member diverged.
     """
-    newest = {report["member"]: report["metrics"]["loss"] for report in reports if "loss" in report["metrics"]}
+    of_members = (report for report in reports if report["member"] in final["members"])  # not of those that were lost
+    newest = {report["member"]: report["metrics"]["loss"] for report in of_members if "loss" in report["metrics"]}
     ends = [member["metrics"] for member in final["members"].values()]
     return {
         "rounds": final["rounds"],

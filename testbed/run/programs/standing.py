@@ -90,6 +90,8 @@ class Recorder:
         self._newest: Mapping[str, Any] | None = None  # event of the network at the last look
         self._links: set[str] = set()  # of the network at the last look
         self._failure: Exception | None = None
+        #: The greatest lateness that the network reported since the start, in ms; None before the first one.
+        self.late_ms: float | None = None
 
     def status(self) -> dict[str, Any]:
         """Return the network's status.
@@ -134,6 +136,8 @@ class Recorder:
 
     def _record(self) -> None:
         status = self.status()
+        if (late_ms := status["replay"]["late_ms_p99"]) is not None:
+            self.late_ms = max(late_ms, self.late_ms or 0.0)
         history = self._asked(lambda: self._network.history(self._count))
         self._count = history["count"]
         for state in history["states"]:
@@ -230,13 +234,12 @@ class StandingRun(Execution):
             ended = time.time()
         manifest.add(ended_s=ended, membership_events=programs.status["membership_events"])
         programs.check()
-        late_ms = recorder.status()["replay"]["late_ms_p99"]
         return Outcome(
             fidelity={name: LinkFidelity(None, None) for name in began["links"]},
             backend=began["backend"],
             training_started_s=started,
             training_ended_s=ended,
-            lateness=_lateness(began["links"], late_ms),
+            lateness=_lateness(began["links"], recorder.late_ms),
             status=programs.status,
             idle=programs.idle,
             by_hand=_changed_before(began),
@@ -256,8 +259,8 @@ def _lateness(links: Mapping[str, Mapping[str, Any]], late_ms: float | None) -> 
 
     Args:
         links: The links of the network's status.
-        late_ms: The lateness of the newest rows of all traces together, the only lateness that the network reports;
-            None if no trace has changed a link yet.
+        late_ms: The greatest lateness that the network reported, each time of the newest rows of the latest link; None
+            if no trace has changed a link yet.
     """
     late = [] if late_ms is None else [late_ms / 1e3]
     return {name: late for name, link in links.items() if link["replayed"]}

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from testbed.emulation import label
-from testbed.emulation.links.links import REMEMBERED, Links, Observer
+from testbed.emulation.links.links import Links, Observer
 from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.links.replay import Replay
 from testbed.emulation.network.difference import Difference
@@ -231,9 +231,9 @@ class SplitLinks(Links):
             if link in self._in_force:
                 self._in_force[link] = state
 
-    def lateness(self, last: int = REMEMBERED) -> dict[str, list[float]]:
-        """Return the seconds by which each link's last rows were late on its host."""
-        return self._hosts.merged("part.network.links_in_force.lateness", lambda _: (last,))
+    def lateness(self, newest: bool = False) -> dict[str, list[float]]:
+        """Return the seconds by which each link's rows were late on its host."""
+        return self._hosts.merged("part.network.links_in_force.lateness", lambda _: (newest,))
 
 
 class SplitReplay(Replay):

@@ -36,7 +36,7 @@ def test_the_lateness_is_of_links_that_are_replayed_now() -> None:
         network.shaper.now_s, network.shaper.late_s = moment, moment * 1e-3
         network.links_in_force.replay({name: [(moment, rows[1])]})
         network.links_in_force.collect()
-    assert late_ms_p99() == 2.0  # of three ticks, as the percentile rounds down
+    assert late_ms_p99() == 3.0, "of the latest link"
     network.links_in_force.remove(GONE)
     network.links_in_force.configure([links[PLAIN]])
     assert late_ms_p99() == 1.0

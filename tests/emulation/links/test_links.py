@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation.links.links import Links
+from testbed.emulation.links.links import NEWEST, REMEMBERED, Lateness, Links
 from testbed.emulation.shaping.base import ShapingError
 from testbed.link import LinkState, Opportunities
 from testbed.spec.event import LinkChange
@@ -270,3 +270,12 @@ def test_a_rate_that_is_asked_for_goes_over_single_opportunities(links: Links, s
     assert links.states()["b->a"].delivery is None
     links.configure([TRACED])
     assert links.states()["b->a"] == replace(STATE, rate_bps=20e6, loss=0.1)
+
+
+def test_the_lateness_of_a_long_replay_is_of_all_its_time() -> None:
+    late = Lateness()
+    for number in range(2 * REMEMBERED):
+        late.append(0.05 if number < REMEMBERED else 0.001)
+    assert REMEMBERED / 2 <= len(late.spread) <= REMEMBERED
+    assert sum(each == 0.05 for each in late.spread) / len(late.spread) == pytest.approx(0.5, abs=0.01)
+    assert list(late.newest) == [0.001] * NEWEST

@@ -147,7 +147,9 @@ def test_a_training_that_diverged_has_no_last_loss() -> None:
     ends = {"a": {"metrics": {"test_loss": 1.0, "accuracy": 0.5}}, "b": {"metrics": {"test_loss": None}}}
     trained = gossip_training({"rounds": 2, "members": ends}, reports)
     assert trained == {"rounds": 2, "final_loss": None, "final_test_loss": None, "final_accuracy": 0.5}
-    assert gossip_training({"rounds": 2, "members": {}}, reports[:3])["final_loss"] == 6.0
+    both = {name: {"metrics": {}} for name in "ab"}
+    assert gossip_training({"rounds": 2, "members": both}, reports[:3])["final_loss"] == 6.0
+    assert gossip_training({"rounds": 2, "members": {"a": both["a"]}}, reports)["final_loss"] == 3.0, "b was lost"
 
 
 def sample(at_s: float, **counts: int) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def test_an_event_is_recorded_once_also_where_the_clock_was_set_back(monkeypatch
 
     records: dict[str, list[Mapping[str, Any]]] = {}
     events = [event(7000.0, "before the launch")]
-    status = {"failure": None, "links": {}, "hosts": {}}
+    status = {"failure": None, "links": {}, "hosts": {}, "replay": {"late_ms_p99": None}}
     network = MagicMock(
         events=lambda: list(events), status=lambda: status, history=lambda _: {"count": 0, "states": []}
     )
@@ -129,9 +129,26 @@ def test_an_event_is_recorded_once_also_where_the_clock_was_set_back(monkeypatch
     assert told == [(7001.0, "a->b"), (3401.0, "b->a"), (3401.0, "a->b"), (3402.0, "b->a")]
 
 
+def test_the_greatest_lateness_of_a_launch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    late_ms: list[float | None] = [None, 7.0, 0.2]
+
+    def status() -> dict[str, Any]:
+        return {"failure": None, "links": {}, "hosts": {}, "replay": {"late_ms_p99": late_ms.pop(0)}}
+
+    network = MagicMock(events=list, status=status, history=lambda _: {"count": 0, "states": []})
+    monkeypatch.setattr(standing, "client", lambda name: network)
+    monkeypatch.setattr(standing, "arrived", lambda status: {})
+    recording = standing.Recorder("three", lambda file, record: None)
+    found = []
+    while late_ms:
+        recording._record()
+        found.append(recording.late_ms)
+    assert found == [None, 7.0, 7.0]
+
+
 def test_a_link_that_leaves_the_network_is_recorded_as_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     records: dict[str, list[Mapping[str, Any]]] = {}
-    status: dict[str, Any] = {"failure": None, "links": {"a->b": {}}, "hosts": {}}
+    status: dict[str, Any] = {"failure": None, "links": {"a->b": {}}, "hosts": {}, "replay": {"late_ms_p99": None}}
     network = MagicMock(events=list, status=lambda: status, history=lambda _: {"count": 0, "states": []})
     monkeypatch.setattr(standing, "client", lambda name: network)
     monkeypatch.setattr(standing, "arrived", lambda status: {})
