@@ -4,7 +4,8 @@
 
 A peer's model counts more the more seldom it is pulled (with probability p_m), so that no peer's share of the model
 depends on the speed of its edge. `c` is the paper's rate × ρ; it includes the doubling of γ for edges both ways. Here
-`c` is 1 / (2 · peers), and also the least probability of a pull.
+`c` is 1 / (2 · the most peers of a member), and also the least probability of a pull. It is the same at all members:
+else the data of those with few peers would count more.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ SCHEME = Scheme(
 
 def assign(options: InGraph, setting: Setting) -> GossipAssignment:
     """Give members their neighbours. Raises GraphError where the workers make no such graph."""
-    return GossipAssignment(protocol="netmax", graph=graph_of(options, setting))
+    graph = graph_of(options, setting)
+    most = max(len(graph.targets(member)) for member in graph.members)
+    return GossipAssignment(protocol="netmax", graph=graph, rules={"most": most})
 
 
 @message(8)
@@ -69,12 +72,18 @@ def pull_probabilities(seconds: Mapping[str, float], floor: float) -> dict[str, 
 
 
 class NetMaxMember(TrainingMember):
-    """A member that pulls from one of `peers` during each step. `clock` (seconds) shows which peers are fast."""
+    """A member that pulls from one of `peers` during each step.
+
+    Args:
+        most: The largest number of peers that a member has.
+        clock: The clock (seconds) that shows which peers are fast.
+    """
 
     def __init__(
         self,
         name: str,
         peers: Sequence[str],
+        most: int,
         parameters: Tensor,
         iterations: int,
         random: Random,
@@ -84,9 +93,9 @@ class NetMaxMember(TrainingMember):
         self._iterations = iterations
         self._random = random
         self._clock = clock
-        # c, and the least probability of a pull. With equal probabilities a pull moves the model half of the way to the
-        # peer's; a slow peer keeps half of that probability.
-        self._floor = 1 / (2 * len(peers))
+        # c, and the least probability of a pull. With equal probabilities a pull of a member with the most peers moves
+        # the model half of the way to the peer's; a slow peer keeps half of that probability.
+        self._floor = 1 / (2 * most)
         self._probabilities = dict.fromkeys(peers, 1 / len(peers))
         self._seconds: dict[str, float] = {}
         self._asked_s = 0.0
@@ -130,5 +139,5 @@ class NetMaxMember(TrainingMember):
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
     """Return the NetMax participant of one member, which pulls from its neighbours."""
-    peers = training.node.targets
-    return NetMaxMember(training.name, peers, training.parameters, training.iterations, training.random, training.clock)
+    node, own = training.node, (training.parameters, training.iterations, training.random, training.clock)
+    return NetMaxMember(training.name, node.targets, node.rules["most"], *own)

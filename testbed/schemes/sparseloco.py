@@ -180,7 +180,10 @@ class SparseLoCo(Strategy):
             torch.ne(self._sent, 0, out=senders)
         if options.clip:
             self._clip(parts)
-        check_whole(self._reducer.allreduce(self._room, self.weight, self._residual))
+        result = self._reducer.allreduce(self._room, self.weight, self._residual)
+        check_whole(result)
+        if len(result.slices) > 1:  # a member was lost: its values may be in a mean that its counts are not in
+            senders.fill_(1)
         if len(senders):
             self._sent.div_(senders.masked_fill_(senders == 0, 1))
         self._anchor.sub_(self._sent, alpha=options.learning_rate)
@@ -193,7 +196,7 @@ class SparseLoCo(Strategy):
         import torch
 
         members, own = self._reducer.members, self._reducer.members.index(self._reducer.name)
-        norms = torch.zeros(len(members), len(parts), device=self._sent.device)
+        norms = torch.zeros(len(members), len(parts), dtype=torch.float32, device=self._sent.device)
         norms[own] = torch.stack([part.norm() for part in parts])
         check_whole(self._reducer.allreduce(norms))
         factors = (norms.median(dim=0).values / norms[own]).nan_to_num(1.0).clamp_max(1.0)
@@ -240,7 +243,7 @@ def _in_bins(kept: torch.Tensor, bits: int) -> torch.Tensor:
     values = kept[some].view(1, -1).cpu()
     if not values.numel():
         return kept
-    chosen, means = binned(values, torch.tensor([[values.numel()]]), bits)
+    chosen, means = binned(values, torch.tensor([[values.numel()]], device="cpu"), bits)
     return kept.masked_scatter(some, means[0, chosen[0].long()].to(kept.device))
 
 

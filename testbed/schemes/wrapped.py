@@ -128,10 +128,25 @@ def strategy_of(
     return strategy
 
 
+#: The names of Adam's moments in its state.
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
 def moments_of(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
-    """Return Adam's first and second moment of each parameter that has been stepped; none of another optimizer."""
-    states = [its.state.get(parameter, {}) for parameter in parameters for its in optimizers]
-    return [state[moment] for state in states if "exp_avg_sq" in state for moment in ("exp_avg", "exp_avg_sq")]
+    """Return Adam's first and second moment of each parameter; none of another optimizer, or before the first step.
+
+    They are zeros, which nothing keeps, for a parameter that only other members may have stepped.
+    """
+    found = [
+        next((its.state[one] for its in optimizers if "exp_avg_sq" in its.state.get(one, {})), None)
+        for one in parameters
+    ]
+    if not any(found):
+        return []
+    moments: list[torch.Tensor] = []
+    for parameter, state in zip(parameters, found, strict=True):
+        moments += (state[moment] if state else torch.zeros_like(parameter) for moment in MOMENTS)
+    return moments
 
 
 def described(choice: SchemeChoice, session: Session, parameters: Sequence[torch.Tensor]) -> str:

@@ -49,7 +49,7 @@ class PinnedBuffers:
         """Return a copy of `values` in host memory, which the caller owns until `put_back`."""
         import torch
 
-        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True, device="cpu")
         stream = self._stream(values.device, "from")
         stream.wait_event(made)
         with torch.cuda.stream(stream):

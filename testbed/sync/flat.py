@@ -63,4 +63,4 @@ def room(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
     if not tensors:
         raise ValueError("there is nothing to synchronize: the model has no parameters")
-    return torch.zeros(sum(tensor.numel() for tensor in tensors), device=tensors[0].device)
+    return torch.zeros(sum(tensor.numel() for tensor in tensors), dtype=torch.float32, device=tensors[0].device)

@@ -110,7 +110,7 @@ def test_gradients_after_local_steps_find_the_optimizers_alike(tmp_path: Path) -
 
 def test_sparseloco_keeps_its_residual_where_only_its_period_changes() -> None:
     class Alone:
-        whole = True
+        whole, slices = True, ()
 
         def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: object = None) -> Alone:
             return self

@@ -85,6 +85,18 @@ def test_after_a_round_with_all_moments_members_hold_the_same_bits(tmp_path: Pat
     assert all(torch.equal(ours, theirs) for other in others for ours, theirs in zip(first, other, strict=True))
 
 
+@pytest.mark.pure
+def test_a_parameter_that_only_others_have_stepped_has_moments_of_zeros() -> None:
+    used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([used, unused])
+    assert moments_of([used, unused], [optimizer]) == [], "before the first step"
+    used.sum().backward()
+    optimizer.step()
+    moments = moments_of([used, unused], [optimizer])
+    assert [tuple(its.shape) for its in moments] == [(2,), (2,), (3,), (3,)]
+    assert all(its.any() for its in moments[:2]) and not any(its.any() for its in moments[2:])
+
+
 @pytest.mark.local
 @pytest.mark.parametrize("inner", [adam, sgd])
 def test_one_member_is_its_optimizer(tmp_path: Path, inner: Any) -> None:

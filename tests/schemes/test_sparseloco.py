@@ -277,3 +277,28 @@ def test_a_plan_with_groups_is_refused(tmp_path: Path) -> None:
     with pytest.raises(sync.SyncError) as caught:
         train(tmp_path, plan, every=1)
     assert caught.value.rule == "groups"
+
+
+class Halved:
+    """A reducer among four, of which one was lost: the values are of all four, and the counts of the three left."""
+
+    whole, name, members = True, "m0", ("m0", "m1", "m2")
+    slices = (None, None)
+
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: object = None) -> Halved:
+        half = len(tensor) // 2
+        tensor[:half] *= 2 / 4  # two of four sent each value
+        tensor[half:] *= 1 / 3  # one of them was lost
+        return self
+
+
+@pytest.mark.pure
+def test_where_a_member_is_lost_in_a_round_values_count_over_their_own_members() -> None:
+    """Else the mean of a value would be divided by the count of other members, here by a third for two of four."""
+    place = nn.Parameter(torch.ones(4))
+    options = SparseLoCoOptions(every=1, learning_rate=1.0, clip=False, **ALL)
+    strategy = SparseLoCo(RoundTraining(cast(Reducer, Halved()), [place], 1.0), options)
+    place.data -= 1.0
+    strategy.before_step()
+    strategy.after_step()
+    assert place.data.tolist() == [0.5] * 4

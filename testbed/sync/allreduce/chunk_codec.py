@@ -252,9 +252,12 @@ class Encoder:
             unsummed: This member's own values if the chunk holds nothing else; they are sent themselves.
         """
         if self._residual is not None and codec.size(len(chunk)) < PLAIN.size(len(chunk)):
-            coded = codec.encode(self._sums.view(chunk.start, chunk.stop))
+            values = self._sums.view(chunk.start, chunk.stop)
+            scale = codec.scale(values) if kind is Kind.PARTIAL else 1.0
+            coded = codec.encode(values if scale == 1 else values / scale)
             if len(coded) < PLAIN.size(len(chunk)):  # the length of `sparse` depends on the values
-                return Encoded(codec.code, self._keep_error(codec, coded, self._residual, chunk, kind, part), 1.0)
+                data = self._keep_error(codec, coded, scale, self._residual, chunk, kind, part)
+                return Encoded(codec.code, data, scale)
         code = CODES[self._sums.dtype]
         if unsummed is not None:
             return Encoded(code, bytes_of(unsummed.values), unsummed.weight)
@@ -267,9 +270,11 @@ class Encoder:
         return Encoded(code, self._sums.result_bytes(chunk.start, chunk.stop), scale)
 
     def _keep_error(
-        self, codec: Codec, coded: torch.Tensor, residual: Residual, chunk: Chunk, kind: Kind, part: Part
+        self, codec: Codec, coded: torch.Tensor, scale: float, residual: Residual, chunk: Chunk, kind: Kind, part: Part
     ) -> memoryview:
         """Keep the error of an encoded chunk as its residual, and replace the sums by the values that peers decode.
+
+        Peers multiply the decoded values by `scale`.
 
         Returns:
             The encoded bytes.
@@ -277,8 +282,8 @@ class Encoder:
         data = memoryview(bytearray(len(coded)))
         torch.frombuffer(data, dtype=torch.uint8).copy_(coded)
         values = self._sums.view(chunk.start, chunk.stop)
-        decoded = codec.decode(coded, len(values))
-        scale = part.weight if kind is Kind.MEAN else 1.0  # residuals are in units of sums
-        residual.store(chunk.start, (values - decoded).mul_(scale))
+        decoded = codec.decode(coded, len(values)) * scale
+        weight = part.weight if kind is Kind.MEAN else 1.0  # residuals are in units of sums
+        residual.store(chunk.start, (values - decoded).mul_(weight))
         values.copy_(decoded)
         return data

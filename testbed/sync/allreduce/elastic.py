@@ -138,7 +138,7 @@ class ElasticGroup:
         self._aborted: Abort | None = None
         self._orders: RecoveryOrders | None = None
         self._attempt: Attempt | None = None
-        self._last = FinishedRound(after_round, (), torch.empty(0))
+        self._last = FinishedRound(after_round, (), torch.empty(0, dtype=torch.float32, device="cpu"))
         self._failure: SyncError | None = None
         self._timeout = AdaptiveTimeout(settings.timeout_s)
         first_round = None if source else after_round

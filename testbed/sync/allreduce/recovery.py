@@ -256,7 +256,7 @@ class Attempt:
     def _keep_residual(self, residual: Residual, after: torch.Tensor) -> None:
         """Keep a try's residual for its elements that became final."""
         before = residual.values
-        self._tried = torch.zeros(self.elements) if before is None else before.clone()
+        self._tried = self.values.new_zeros(self.elements) if before is None else before.clone()
         for (low, high), (start, stop) in spans.unpack(self._left, [(0, len(after))]):
             self._tried[start:stop] = after[low:high]
         kept = self._tried.clone()

@@ -124,11 +124,12 @@ class WanGroup(dist.ProcessGroup):
             return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
         if len({(tensor.dtype, tensor.device) for tensor in tensors}) > 1:
             return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
-        together = torch.cat([tensor.view(-1) for tensor in tensors])
+        values = [tensor.detach() for tensor in tensors]  # parameters are written on another thread, with autograd on
+        together = torch.cat([its.view(-1) for its in values])
 
         def part() -> list[torch.Tensor]:
-            for tensor, values in zip(tensors, torch.split(together, [t.numel() for t in tensors]), strict=True):
-                tensor.copy_(values.view_as(tensor))
+            for its, sums in zip(values, torch.split(together, [t.numel() for t in values]), strict=True):
+                its.copy_(sums.view_as(its))
             return tensors
 
         return self._sum(together, opts.reduceOp, part)

@@ -23,14 +23,14 @@ def pack(numbers: torch.Tensor, width: int) -> torch.Tensor:
     """
     if width in WHOLE:
         share = 8 // width
-        padded = torch.zeros(share * -(-len(numbers) // share), dtype=torch.uint8)
+        padded = torch.zeros(share * -(-len(numbers) // share), dtype=torch.uint8, device="cpu")
         padded[: len(numbers)] = numbers & 2**width - 1  # higher bits are ignored
         first, *others = padded.view(-1, share).unbind(1)
         packed = first.clone()
         for place, part in enumerate(others, 1):
             packed |= part << place * width
         return packed
-    at = torch.arange(width, dtype=numbers.dtype)
+    at = torch.arange(width, dtype=numbers.dtype, device="cpu")
     return pack_bits((numbers.unsqueeze(1) >> at).bitwise_and_(1).to(torch.uint8).view(-1))
 
 
@@ -39,19 +39,19 @@ def unpack(data: torch.Tensor, width: int, count: int) -> torch.Tensor:
     if width in WHOLE:
         return _parts(width)[data[: room(width, count)].int()].view(-1)[:count].long()
     bits = unpack_bits(data[: room(width, count)])[: width * count]
-    return (bits.view(count, width).long() << torch.arange(width)).sum(1)
+    return (bits.view(count, width).long() << torch.arange(width, device="cpu")).sum(1)
 
 
 def pack_bits(bits: torch.Tensor) -> torch.Tensor:
     """Pack zeros and ones (uint8, flat), eight to a byte."""
-    whole = torch.zeros(8 * -(-len(bits) // 8), dtype=torch.uint8)
+    whole = torch.zeros(8 * -(-len(bits) // 8), dtype=torch.uint8, device="cpu")
     whole[: len(bits)] = bits
-    return (whole.view(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
+    return (whole.view(-1, 8) << torch.arange(8, dtype=torch.uint8, device="cpu")).sum(1, dtype=torch.uint8)
 
 
 def unpack_bits(data: torch.Tensor) -> torch.Tensor:
     """Return the bits of bytes (uint8, flat)."""
-    return (data.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)).bitwise_and_(1).view(-1)
+    return (data.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device="cpu")).bitwise_and_(1).view(-1)
 
 
 def room(width: int, count: int) -> int:
@@ -62,4 +62,5 @@ def room(width: int, count: int) -> int:
 @cache
 def _parts(width: int) -> torch.Tensor:
     """Return the numbers in each of the 256 bytes (uint8, (256, 8 / width))."""
-    return (torch.arange(256).unsqueeze(1) >> torch.arange(0, 8, width)).bitwise_and_(2**width - 1).to(torch.uint8)
+    numbers, places = torch.arange(256, device="cpu"), torch.arange(0, 8, width, device="cpu")
+    return (numbers.unsqueeze(1) >> places).bitwise_and_(2**width - 1).to(torch.uint8)

@@ -74,7 +74,7 @@ class Bins(Codec):
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Return the bytes of the tables of means, then of each value's bin."""
         padded = _in_blocks(values, BLOCK)
-        count = torch.full((len(padded), 1), BLOCK)
+        count = torch.full((len(padded), 1), BLOCK, device="cpu")
         count[-1] = len(values) - (len(padded) - 1) * BLOCK
         chosen, means = binned(padded, count, self._width)
         packed = bits.pack(chosen.view(-1)[: len(values)], self._width)
@@ -112,9 +112,9 @@ def binned(values: torch.Tensor, count: torch.Tensor, width: int) -> tuple[torch
     sigma = (values.double().square().sum(1, keepdim=True) / count).sqrt()
     step = (RANGE * sigma / bins).clamp_min(torch.finfo(torch.float32).tiny)
     chosen = torch.nan_to_num((values / step).floor_(), nan=0.0).add_(bins // 2).clamp_(0, bins - 1).long()
-    here = torch.arange(values.shape[1]) < count
-    sums = torch.zeros(len(values), bins, dtype=torch.float64).scatter_add_(1, chosen, values.double())
-    held = torch.zeros(len(values), bins, dtype=torch.float64).scatter_add_(1, chosen, here.double())
+    here = torch.arange(values.shape[1], device="cpu") < count
+    sums = torch.zeros(len(values), bins, dtype=torch.float64, device="cpu").scatter_add_(1, chosen, values.double())
+    held = torch.zeros(len(values), bins, dtype=torch.float64, device="cpu").scatter_add_(1, chosen, here.double())
     means = (sums / held.clamp_min(1)).float()
     means[~sigma.isfinite().view(-1)] = torch.nan
     return chosen.to(torch.uint8), means

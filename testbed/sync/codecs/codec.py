@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from abc import ABC, abstractmethod
-from math import isfinite
+from math import ceil, inf, isfinite, log2
 
 import torch
 
@@ -33,6 +33,10 @@ class Codec(ABC):
     def fits(self, elements: int, length: int) -> bool:
         """Return whether `elements` values may take `length` bytes; receivers check this before they read a payload."""
         return length == self.size(elements)
+
+    def scale(self, values: torch.Tensor) -> float:
+        """Return the power of two, at least 1, by which `values` must be divided so that none is too large."""
+        return 1.0
 
     @abstractmethod
     def size(self, elements: int) -> int:
@@ -72,6 +76,10 @@ def bytes_of(values: torch.Tensor) -> memoryview:
     return memoryview(memory).cast("B")
 
 
+#: fp16's largest number.
+FP16_MOST = 65_504.0
+
+
 class Half(Codec):
     """Rounds to a 16-bit type. Finite values beyond its largest number become that number; the residual keeps the rest.
 
@@ -95,6 +103,12 @@ class Half(Codec):
     def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
         """Return the 16-bit floats as float32, without loss."""
         return data.view(self._dtype).to(torch.float32)
+
+    def scale(self, values: torch.Tensor) -> float:
+        """Return 1 unless a finite value is beyond fp16's largest number, as in sums weighted by samples."""
+        if self._most > FP16_MOST or not self._most < (largest := float(values.abs().amax())) < inf:
+            return 1.0
+        return float(2.0 ** ceil(log2(largest / self._most)))
 
     def size(self, elements: int) -> int:
         """Return two bytes for each value."""
@@ -136,7 +150,7 @@ class Residual:
     def open(self, elements: int) -> None:
         """Prepare for a tensor of `elements` elements, which `check` has accepted."""
         if self.values is None:
-            self.values = torch.zeros(elements)
+            self.values = torch.zeros(elements, dtype=torch.float32, device="cpu")
 
     def take(self, start: int, stop: int) -> torch.Tensor:
         """Return the residual of the elements [start, stop), times `decay`, and clear it: the caller sends it."""

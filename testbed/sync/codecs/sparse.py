@@ -54,7 +54,7 @@ class TopK(Codec):
             places = data[4 * kept :].clone().view(torch.int32).long()
         else:
             places = data[4 * kept :].clone().view(torch.int16).long() & (PART - 1)
-        result = torch.zeros(elements)
+        result = torch.zeros(elements, dtype=torch.float32, device="cpu")
         result[places.clamp_(0, elements - 1)] = values
         return result
 
@@ -110,7 +110,7 @@ class Sparse(Codec):
         lengths = [4 * (distinct or count), bits.room(_width(distinct), count)]
         if count < elements:
             lengths += [bits.room(low, count), bits.room(1, _high(count, low, elements))]
-        whole = torch.zeros(sum(lengths), dtype=torch.uint8)
+        whole = torch.zeros(sum(lengths), dtype=torch.uint8, device="cpu")
         given = data[HEAD : HEAD + len(whole)]
         whole[: len(given)] = given
         table, numbers, *places = torch.split(whole, lengths)
@@ -120,8 +120,8 @@ class Sparse(Codec):
         if not places:
             return values.contiguous()
         rising = bits.unpack_bits(places[1]).nonzero().view(-1)[:count]
-        rising = rising - torch.arange(len(rising)) << low
-        result = torch.zeros(elements)
+        rising = rising - torch.arange(len(rising), device="cpu") << low
+        result = torch.zeros(elements, dtype=torch.float32, device="cpu")
         at = (rising + bits.unpack(places[0], low, count)[: len(rising)]).clamp_(max=elements - 1)
         result[at] = values[: len(rising)]
         return result
@@ -147,7 +147,7 @@ class Sparse(Codec):
         table, numbers = torch.unique(by_bits, return_inverse=True)
         width = _width(len(table))
         distinct = len(table) if 4 * len(table) + bits.room(width, len(kept)) < 4 * len(kept) else 0
-        head = torch.tensor([len(kept), distinct], dtype=torch.int32)
+        head = torch.tensor([len(kept), distinct], dtype=torch.int32, device="cpu")
         parts = [head.view(torch.uint8)]
         if distinct:
             parts += [table.view(torch.uint8), bits.pack(numbers, width)]
@@ -155,8 +155,8 @@ class Sparse(Codec):
             parts += [kept.contiguous().view(torch.uint8)]
         if places is not None:
             low = _low(len(kept), elements)
-            rises = torch.zeros(_high(len(kept), low, elements), dtype=torch.uint8)
-            rises[(places >> low) + torch.arange(len(places))] = 1
+            rises = torch.zeros(_high(len(kept), low, elements), dtype=torch.uint8, device="cpu")
+            rises[(places >> low) + torch.arange(len(places), device="cpu")] = 1
             parts += [bits.pack(places, low), bits.pack_bits(rises)]
         return torch.cat(parts)
 

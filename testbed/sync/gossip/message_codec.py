@@ -144,7 +144,7 @@ class MessageCodec:
     def _encoded(self, values: Tensor) -> Tensor:
         if not self._counts:
             return self._codec.encode(values)
-        count = torch.tensor([len(values)], dtype=COUNT).view(torch.uint8)
+        count = torch.tensor([len(values)], dtype=COUNT, device="cpu").view(torch.uint8)
         return torch.cat([count, self._codec.encode(values)]) if len(values) else count
 
     def _some(self, packed: WireMessage, coded: bool) -> Tensor:
@@ -162,6 +162,6 @@ class MessageCodec:
                 rule="size",
                 given=len(packed.body),
             )
-        if not elements:
-            return torch.empty(0)  # the shard of a member where members outnumber elements
+        if not elements:  # the shard of a member where members outnumber elements
+            return torch.empty(0, dtype=torch.float32, device="cpu")
         return codec.decode(torch.frombuffer(body, dtype=torch.uint8), elements)

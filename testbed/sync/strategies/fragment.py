@@ -82,7 +82,8 @@ def sketch(values: Tensor) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)
 def _signs(count: int) -> Tensor:
-    drawn = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(count), dtype=torch.int8)
+    draw = torch.Generator("cpu").manual_seed(count)
+    drawn = torch.randint(0, 2, (count,), generator=draw, dtype=torch.int8, device="cpu")
     return drawn.mul_(2).sub_(1)
 
 

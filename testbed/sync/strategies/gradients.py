@@ -84,8 +84,11 @@ class PowerSgd:
         self._residuals = [one.clone() for one in state["residuals"]]
 
     def _begin(self, matrices: Sequence[torch.Tensor]) -> None:
-        draw = torch.Generator().manual_seed(_SEED)
-        self._q = [torch.randn(m.shape[1], self.rank, generator=draw).to(m.device) for m in matrices]
+        draw = torch.Generator("cpu").manual_seed(_SEED)
+        self._q = [
+            torch.randn(m.shape[1], self.rank, generator=draw, dtype=torch.float32, device="cpu").to(m.device)
+            for m in matrices
+        ]
         self._residuals = [torch.zeros_like(matrix) for matrix in matrices]
 
 

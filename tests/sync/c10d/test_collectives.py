@@ -49,8 +49,11 @@ def all_reduce_later(values: torch.Tensor, op: dist.ReduceOp, group: dist.Proces
 
 def coalesced(values: torch.Tensor, op: dist.ReduceOp, group: dist.ProcessGroup) -> Tensors:
     other = values.flip(0)
+    if values.is_floating_point():  # as parameters are
+        values.requires_grad_()
+        other.requires_grad_()
     try:
-        with dist._coalescing_manager(group):
+        with torch.no_grad(), dist._coalescing_manager(group):
             dist.all_reduce(values, op, group)
             dist.all_reduce(other, op, group)
     finally:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, Codec, Residual, by_code, by_name, rounded
 from testbed.sync.codecs.blocks import BLOCK, RANGE, SCALE_BLOCK
 from testbed.sync.codecs.codec import bytes_of
@@ -64,6 +65,34 @@ def test_bf16_rounds_to_eight_bits(values: torch.Tensor) -> None:
 
 def test_what_is_too_large_for_fp16_saturates() -> None:
     assert trip(by_name("fp16"), torch.tensor([1e6, -1e9, 3.0])).tolist() == [65504.0, -65504.0, 3.0]
+
+
+@pytest.mark.parametrize("largest", [0.0, 1.0, 65_504.0, 65_505.0, 1e9, float("inf"), float("nan")])
+def test_fp16_s_scale_is_the_least_with_which_no_value_saturates(largest: float) -> None:
+    values = torch.tensor([1.0, -largest])
+    scale = by_name("fp16").scale(values)
+    assert scale == (1 if not 65_504 < largest < float("inf") else 2 ** math.ceil(math.log2(largest / 65_504)))
+    if largest < float("inf"):
+        assert torch.allclose(trip(by_name("fp16"), values / scale) * scale, values, rtol=2**-10, atol=scale * 2**-25)
+    assert by_name("bf16").scale(values) == by_name("int8").scale(values) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_codecs_take_float32_on_the_host_whatever_pytorch_s_defaults_are(name: str) -> None:
+    values, codec = torch.linspace(-1, 1, 5000, dtype=torch.float32), by_name(name)
+    expected, residual = trip(codec, values), Residual()
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        found = trip(codec, values)
+        residual.open(3)
+        room = flat.room([values])
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, expected)
+    assert residual.values is not None
+    assert {(its.dtype, its.device.type) for its in (residual.values, room)} == {(torch.float32, "cpu")}
 
 
 @given(chunks)

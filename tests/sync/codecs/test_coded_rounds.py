@@ -107,6 +107,15 @@ def test_sparse_sums_are_those_of_fp32_to_the_bit(tmp_path: Path, seed: int) -> 
         assert all(torch.equal(a, b) for a, b in zip(means, plain[member][0], strict=True))
 
 
+def test_weights_of_many_samples_do_not_saturate_fp16(tmp_path: Path) -> None:
+    """Partial sums are weighted: 50,000 samples times values of 2 are beyond fp16's largest number."""
+    members = names(3)
+    plan = Plan(0, members, (chain(members),), codec="fp16")
+    results = run(tmp_path, plan, lambda session: session.allreduce(2 + values(session.name, 0, 900), 5e4, Residual()))
+    mean = sum(2 + values(m, 0, 900).double() for m in members) / 3
+    assert all((result.tensor - mean).abs().max() <= 0.01 for result in results.values())
+
+
 def test_links_may_have_codecs_of_their_own(tmp_path: Path) -> None:
     members = names(4)
     plan = Plan(0, members, (chain(members),), 2048, link_codecs={"m2->m1": "int8", "m0->m1": "fp16"})

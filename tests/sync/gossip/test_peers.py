@@ -71,13 +71,16 @@ def prague(problem: Quadratics, iterations: int) -> dict[str, Participant]:
     return {**members, first: GeneratingMember(first, groups, problem.start[first], iterations)}
 
 
-def net_max(problem: Quadratics, iterations: int) -> dict[str, Participant]:
-    graph, clock = complete(MEMBERS), count()
+ALL = complete(MEMBERS)
+
+
+def net_max(problem: Quadratics, iterations: int, graph: Graph = ALL) -> dict[str, Participant]:
+    clock, most = count(), max(len(graph.targets(name)) for name in graph.members)
     return {
         name: NetMaxMember(
-            name, graph.targets(name), problem.start[name], iterations, Random(name), lambda: float(next(clock))
+            name, graph.targets(name), most, problem.start[name], iterations, Random(name), lambda: float(next(clock))
         )
-        for name in MEMBERS
+        for name in graph.members
     }
 
 
@@ -87,6 +90,17 @@ def fed_async(problem: Quadratics, iterations: int) -> dict[str, Participant]:
         name: AsyncMember(name, MEMBERS[0], start, iterations, 2) for name in MEMBERS[1:]
     }
     return {**members, MEMBERS[0]: AsyncServer(MEMBERS[0], start, iterations, 2)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_members_of_netmax_count_alike_however_many_peers_they_have(seed: int) -> None:
+    hub, *others = MEMBERS
+    problem = Quadratics(MEMBERS, Random(seed))
+    parties = net_max(problem, 400, Graph.undirected(MEMBERS, [(hub, other) for other in others]))
+    Simulation(parties, rough(3, problem)).run()
+    apart = max(problem.distance(start) for start in problem.start.values())
+    mean = torch.stack([*models(parties).values()]).mean(0)
+    assert problem.distance(mean) < 0.04 * apart
 
 
 PROTOCOLS = {"push-sum": push_sum, "AD-PSGD": ad_psgd, "Prague": prague, "NetMax": net_max, "FedAsync": fed_async}
