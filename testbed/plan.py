@@ -93,8 +93,9 @@ class Tree:
                 extra = sorted(set(parents) - (members - {self.root}))
                 text = f"{kind} tree of {self.root}: it leaves out {missing} and has {extra} too many"
                 raise PlanError(text, rule="span", field=kind)
+            arrived = {self.root}
             for member in parents:
-                _walk_to_root(member, parents, self.root, kind)
+                _walk_to_root(member, parents, self.root, kind, arrived)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -118,9 +119,10 @@ class Tree:
         )
 
 
-def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str) -> None:
+def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str, arrived: set[str]) -> None:
+    """Raise PlanError unless a way leads to the root. Members with such a way are `arrived`; those of this way join."""
     seen: set[str] = set()
-    while member != root:
+    while member not in arrived:
         if member in seen:
             text = f"{kind} tree of {root}: a cycle goes through {member}"
             raise PlanError(text, rule="cycle", field=kind, member=member)
@@ -129,6 +131,7 @@ def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str)
             raise PlanError(text, rule="no-way-to-root", field=kind, member=member)
         seen.add(member)
         member = parents[member]
+    arrived |= seen
 
 
 def depth(member: str, parents: Mapping[str, str]) -> int:

@@ -317,9 +317,10 @@ def _routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
 
 def _edge_from_json(value: Mapping[str, Any]) -> tuple[Pair, Edge]:
     edge = Edge(value["rate_bps"], value["rtt_s"], value["age_s"], value["source"])
-    if not _are_finite(edge.rtt_s, 0.0 if edge.age_s is None else edge.age_s) or edge.source not in get_args(Source):
+    age_s = 0.0 if edge.age_s is None else edge.age_s
+    if not _are_finite(edge.rate_bps, edge.rtt_s, age_s) or edge.source not in get_args(Source):
         raise ViewError(
-            f"edge {value['from']} to {value['to']}: rtt_s must be a finite number, age_s one or null, and source "
+            f"edge {value['from']} to {value['to']}: rate_bps and rtt_s must be finite, age_s too or null, and source "
             f"{', '.join(get_args(Source))}",
             field="edges",
             link=f"{value['from']}->{value['to']}",

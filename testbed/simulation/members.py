@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from testbed.plan import Plan
-from testbed.protocol import FragmentDrift, Job
+from testbed.protocol import FragmentDrift, Job, MeanSlice
 from testbed.simulation.round_model import Payload, SimulatedRound, coded_payload
 from testbed.worker.pace import Slowness
 from testbed.workload import Workload
@@ -82,6 +82,8 @@ class CompletedRound:
     epoch: int
     #: Whether the mean is of all members, instead of a group.
     whole: bool
+    #: The members of each part of the mean: simulated members are never lost, so that there are no parts.
+    slices: tuple[MeanSlice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

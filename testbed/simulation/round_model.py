@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -60,14 +60,17 @@ def coded_payload(plan: Plan, number: int, elements: int) -> Payload:
     """Return the payload of a float32 tensor in round `number`, at the sizes that the plan's codecs declare."""
     if plan.codec == PLAIN_CODEC and not plan.link_codecs:
         return Payload(4 * elements)
-    coded: dict[TreeEdge, float] = {}
+    coded: dict[TreeEdge, float] = defaultdict(float)
+    whole: dict[TreeEdge, float] = defaultdict(float)  # an edge may be in several trees, whose means have other codecs
     for group in plan.groups_in(number):
         for tree in group.trees:
-            coded |= {(*pair, False): _fraction(plan, *pair) for pair in tree.reduce.items()}
+            parts = {(*pair, False): _fraction(plan, *pair) for pair in tree.reduce.items()}
             downs = [(parent, child) for child, parent in tree.broadcast.items()]
             least = min((_fraction(plan, *pair) for pair in downs), default=1.0)
-            coded |= {(*pair, True): least for pair in downs}
-    return Payload(4 * elements, {edge: part for edge, part in coded.items() if part != 1})
+            for edge, part in (parts | {(*pair, True): least for pair in downs}).items():
+                coded[edge] += tree.share * part
+                whole[edge] += tree.share
+    return Payload(4 * elements, {edge: part / whole[edge] for edge, part in coded.items() if part != whole[edge]})
 
 
 def _fraction(plan: Plan, source: str, target: str) -> float:

@@ -53,6 +53,7 @@ def test_members_that_can_t_reach_each_other_have_no_edge() -> None:
         ({"links": {"a->b": {"rate_bps": float("inf"), "delay_s": 0.1, "up": True}}}, (None, "links")),
         ({"edges": [{"from": "a-w0", "to": "b-w0", **EDGE, "rtt_s": float("inf")}]}, (None, "edges")),
         ({"edges": [{"from": "a-w0", "to": "b-w0", **EDGE, "age_s": "new"}]}, (None, "edges")),
+        ({"edges": [{"from": "a-w0", "to": "b-w0", **EDGE, "rate_bps": float("inf")}]}, (None, "edges")),
         ({"edges": [{"from": "a-w0", "to": "b-w0", **EDGE, "source": "guessed"}]}, (None, "edges")),
         ({"edges": [{"from": "a-w0", "to": "x", **EDGE}]}, ("unknown-member", None)),
         ({"routes": 3}, (None, "routes")),

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from testbed import sync
-from testbed.plan import Plan
+from testbed.plan import Plan, Tree
 from testbed.simulation.means import RoundInput, reduce
 from testbed.simulation.round_model import coded_payload
 from testbed.sync.codecs import Residual
@@ -101,6 +101,18 @@ def test_what_codecs_say_of_themselves_is_what_they_take() -> None:
     assert taken.bytes == said.bytes and taken.coded.keys() == said.coded.keys()
     for way, part in said.coded.items():
         assert taken.coded[way] == pytest.approx(part, rel=0.05)
+
+
+def test_an_edge_of_several_trees_takes_each_one_s_codec() -> None:
+    """Means keep one codec down a whole tree: the strongest of its edges."""
+    down, across = {"b": "a", "c": "b"}, {"b": "a", "c": "a"}
+    trees = (Tree("a", down, down, 0.5), Tree("a", across, across, 0.5))
+    plan = Plan(0, ("a", "b", "c"), trees, 4096, link_codecs={"b->c": "int8"})
+    held = {name: RoundInput(torch.ones(ELEMENTS), 1.0, Residual()) for name in plan.members}
+    for order in (plan, replace(plan, trees=trees[::-1])):
+        taken, said = reduce(order, 1, held), coded_payload(order, 1, ELEMENTS)
+        assert said.coded["a", "b", True] == pytest.approx(taken.coded["a", "b", True], rel=0.02)
+        assert said.coded["a", "b", True] == pytest.approx(0.63, abs=0.02)
 
 
 def test_values_without_weight_do_not_count_and_without_any_weight_there_is_no_mean() -> None:

@@ -217,22 +217,23 @@ class RoundLog:
         """Return the number of complete rounds under the plan of an epoch, one of the newest KEPT_ROUNDS."""
         return self._epoch_counts[epoch]
 
-    def whole_s(self, first: int, epoch: int) -> list[float]:
+    def whole_s(self, first: int, epoch: int, period: int = 1) -> list[float]:
         """Return the whole times of rounds, in seconds from the end of one round to the end of the next.
 
         Args:
             first: The index of the first complete round to count.
             epoch: Only rounds under this epoch's plan count, whose previous round was under the same plan.
+            period: The plan's period: only rounds among all members count.
         """
-        return [ended_s - began_s for began_s, ended_s in self.newest_whole(self.count, first, epoch)]
+        return [ended_s - began_s for began_s, ended_s in self.newest_whole(self.count, first, epoch, period)]
 
-    def newest_whole(self, most: int, first: int, epoch: int) -> list[tuple[float, float]]:
+    def newest_whole(self, most: int, first: int, epoch: int, period: int = 1) -> list[tuple[float, float]]:
         """Return the begin and end of the newest whole rounds, at most `most` of them, counted as `whole_s` does."""
         oldest = self.count - len(self.complete)
         return [
             (before.finished_s, after.finished_s)
             for before, after in pairwise(self.complete[max(first - 1 - oldest, 0) :])
-            if before.epoch == after.epoch == epoch
+            if before.epoch == after.epoch == epoch and after.number % period == 0
         ][-most:]
 
     def compute_s(self) -> dict[str, float]:

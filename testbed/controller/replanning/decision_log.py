@@ -75,7 +75,7 @@ class DecisionLog:
         self._estimate_bytes = (out / "estimates.jsonl").stat().st_size
 
     def bound(self, view: View) -> float | None:
-        """Return the bound on a round in seconds, solved again only if a capacity changed.
+        """Return the bound on a round of the view's bytes in seconds, solved again only if a capacity changed.
 
         Returns:
             The bound, or None if the view has no plan or more than MOST_BOUNDED members.
@@ -89,7 +89,7 @@ class DecisionLog:
             except BoundError:
                 self._bound = None
             self._limits = limits
-        return self._bound.seconds if self._bound else None
+        return 8 * view.model_bytes / self._bound.rate_bps if self._bound else None
 
     def record(self, record: DecisionRecord, bound_s: float | None) -> None:
         """Write a decision, its view, and the bound of the view; beyond MOST_VIEW_BYTES without view and estimates."""

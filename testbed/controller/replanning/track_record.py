@@ -59,6 +59,8 @@ class Promise(NamedTuple):
     #: The epochs of the plan before the swap and of the plan after it.
     last: int
     epoch: int
+    #: The periods of these two plans.
+    periods: tuple[int, int] = (1, 1)
 
 
 class DeliveredSavings:
@@ -88,8 +90,11 @@ class DeliveredSavings:
         """
         if self._promise is None:
             return
-        saves, last, epoch = self._promise
-        before_s, after_s = (rounds.whole_s(rounds.count - AMONG, one) for one in (last, epoch))
+        saves, last, epoch, periods = self._promise
+        before_s, after_s = (
+            rounds.whole_s(rounds.count - AMONG * period, one, period)
+            for one, period in zip((last, epoch), periods, strict=True)
+        )
         if len(after_s) < COMPARED or not before_s:
             return
         saved = 1 - median(after_s) / fmean(before_s[-COMPARED:])
@@ -120,11 +125,11 @@ class TrackRecord:
     def performance(self, now: float) -> PlanPerformance:
         """Return the performance of the plan in force up to now (Unix time)."""
         rounds, plans = self._group.rounds, self._group.plans
-        epoch = plans.plan.epoch
+        epoch, period = plans.plan.epoch, plans.plan.period
         finished_s = rounds.last.finished_s if rounds.last else now
         return PlanPerformance(
             rounds=rounds.count_under(epoch),
-            whole_s=tuple(rounds.whole_s(max(rounds.count - UNEXPLAINED, self._since), epoch)),
+            whole_s=tuple(rounds.whole_s(max(rounds.count - UNEXPLAINED * period, self._since), epoch, period)),
             since_last_s=now - finished_s,
             since_fall=rounds.count - self._fell_by,
             rounds_left=self._maker.rounds_left,
@@ -152,7 +157,7 @@ class TrackRecord:
         # An oracle is told the network each period, so that hardly any of its rounds would be left.
         oracle = self._maker.options.view.knowledge == "oracle"
         first = self._kept if oracle else max(self._kept, self._since)
-        if whole := rounds.newest_whole(STRETCH, first, plan.epoch):
+        if whole := rounds.newest_whole(STRETCH, first, plan.epoch, plan.period):
             whole_s = median(ended_s - began_s for began_s, ended_s in whole)
             self._stretches.append(Stretch(plan, whole[0][0], whole[-1][1], whole_s, compute_s))
         self._kept = rounds.count
@@ -209,4 +214,5 @@ class TrackRecord:
         self._promised_s = decision.proposed_s if of_rounds else float("inf")
         current_s = decision.current_s
         if of_rounds and request.reason == "period" and current_s is not None and decision.proposed_s < current_s:
-            self._savings.promise(Promise(1 - decision.proposed_s / current_s, last.epoch, plan.epoch))
+            saves, periods = 1 - decision.proposed_s / current_s, (last.period, plan.period)
+            self._savings.promise(Promise(saves, last.epoch, plan.epoch, periods))

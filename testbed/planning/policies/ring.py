@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,15 +84,16 @@ def _two_opt(costs: NDArray[np.float64], tour: list[int]) -> list[int]:
         return float(around.max()), float(around.sum())
 
     best = weight(tour)
+    # A turn replaces two edges, so a ring that lacks more than two keeps lacking one.
+    if np.isinf(costs[tour, np.roll(tour, -1)]).sum() > 2:
+        return tour
     while True:
-        turned = [
-            tour[:i] + tour[i:j][::-1] + tour[j:] for i in range(1, len(tour) - 1) for j in range(i + 2, len(tour) + 1)
-        ]
-        weights = [weight(other) for other in turned]
-        least = min(range(len(turned)), key=weights.__getitem__, default=None)
-        if least is None or weights[least] >= best:
+        turns = ((i, j) for i in range(1, len(tour) - 1) for j in range(i + 2, len(tour) + 1))
+        turned = ((weight(other := tour[:i] + tour[i:j][::-1] + tour[j:]), other) for i, j in turns)
+        least, shorter = min(turned, key=itemgetter(0), default=(best, tour))
+        if least >= best:
             return tour
-        tour, best = turned[least], weights[least]
+        tour, best = shorter, least
 
 
 @register("blueconnect")

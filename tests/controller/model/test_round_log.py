@@ -32,6 +32,14 @@ def test_of_complete_rounds_the_newest_are_kept_in_short_and_all_are_counted() -
     assert rounds.whole_s(rounds.count - 3, 0) == [1.0, 1.0, 1.0]
 
 
+def test_of_a_plan_with_groups_only_rounds_among_all_members_count() -> None:
+    rounds = book("a")
+    for number, takes_s in enumerate((0.3, 0.2, 0.3, 6.0, 0.2, 0.3, 0.2, 5.0, 0.3), 1):
+        began_s = rounds.last.finished_s if rounds.last else 0.0
+        rounds.add(report("a", number, started_s=began_s, finished_s=began_s + takes_s))
+    assert rounds.whole_s(0, 0, period=4) == pytest.approx([6.0, 5.0])
+
+
 def test_rounds_are_counted_under_the_newest_epochs_alone() -> None:
     rounds = book("a")
     for number in range(1, KEPT_ROUNDS + 3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,15 @@ def test_a_controller_that_is_started_again_keeps_the_views_of_earlier_decisions
     views = [f"views/{number:04d}.json" for number in range(3)]
     assert [decision["view"] for decision in read_records(tmp_path / "decisions.jsonl")] == views
     assert sorted((tmp_path / "views").iterdir()) == [tmp_path / name for name in views]
+
+
+def test_the_bound_is_that_of_the_view_s_bytes(tmp_path: Path) -> None:
+    """A codec changes the bytes, and no capacity."""
+    view, _, _ = triangle(10)
+    log = DecisionLog(tmp_path)
+    whole, quarter = (log.bound(replace(view, model_bytes=size)) for size in (8_000_000, 2_000_000))
+    log.close()
+    assert whole is not None and quarter == pytest.approx(whole / 4)
 
 
 def test_a_decision_says_whether_its_seconds_are_a_measure_of_the_policy_s_own(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def test_other_protocols_come_near_the_common_optimum(protocol: str, seed: int) 
             "syncer": "w0",
             "centre": "w0",
             "sites": [],
+            "most": len(SIX) - 1,
         }
         near = graph.sources(name), graph.targets(name), weights[name], around(graph)[name]
         place = NodeConfiguration(protocol, *near, rules)

@@ -54,7 +54,7 @@ class PlanCost:
         inside = max(self._both(group.compute_s, group.ring_s) for group in self.groups)
         among = self._both(max(group.compute_s for group in self.groups), exchange_s)
         skew = self.prices.skew * sum(group.skew for group in self.groups) / len(self.groups)
-        seconds = (inside * (period - 1) + among) / period
+        seconds = (inside * (period - 1) + among) / period if period > 1 else among  # `inside` may be infinite
         return seconds / steps * (1 + skew + self.prices.drift * period * steps) * (1 + through.price)
 
     def _both(self, compute_s: float, reduce_s: float) -> float:

@@ -105,8 +105,7 @@ class Cpn(Policy):
         if last.policy != self.name or last.members != view.names:
             return self.plan(view)
         number = {name: i for i, name in enumerate(view.names)}
-        groups = last.groups or (last.whole,)
-        return self._best(view, [tuple(number[name] for name in group.members) for group in groups])
+        return self._best(view, [tuple(number[name] for name in ring) for ring in _rings(last)])
 
     def _best(self, view: View, begin: Sequence[Ring]) -> Plan:
         """Return the plan of the groups that the option `groups` asks for.
@@ -174,8 +173,7 @@ class Cpn(Policy):
     def _terms(self, problem: Problem, plan: Plan) -> list[Terms]:
         number = {name: i for i, name in enumerate(problem.names)}
         costs = Costs(problem, self.spatial)
-        groups = plan.groups or (plan.whole,)
-        return [costs.of(tuple(number[name] for name in group.members)) for group in groups]
+        return [costs.of(tuple(number[name] for name in ring)) for ring in _rings(plan)]
 
     def _problem(self, view: View, steps: Mapping[str, int] | None = None) -> Problem:
         if self.labels and set(self.labels) != set(view.names):
@@ -275,3 +273,14 @@ def _best_root(view: View, leaders: Sequence[str], local: Mapping[str, str]) -> 
 
 def _is_edge(view: View, child: str, parent: str) -> bool:
     return (child, parent) in view.edges and (parent, child) in view.edges
+
+
+def _rings(plan: Plan) -> list[tuple[str, ...]]:
+    """Return the members of each group in the order of its ring. A plan's own members have the view's order."""
+    if plan.groups:
+        return [group.members for group in plan.groups]
+    onward = {parent: child for child, parent in plan.trees[0].broadcast.items()}
+    ring = [plan.trees[0].root]
+    while ring[-1] in onward:
+        ring.append(onward[ring[-1]])
+    return [tuple(ring) if len(ring) == len(plan.members) else plan.members]

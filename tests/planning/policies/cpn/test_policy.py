@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from dataclasses import replace
+from itertools import combinations
 
+import networkx as nx
 import pytest
 
 from testbed.plan import Plan
@@ -98,6 +101,20 @@ def test_replanning_keeps_what_is_good_and_leaves_what_got_slow() -> None:
     assert policy.replan(changed, last).period > last.period
     other = make_policy("ring").plan(view)
     assert policy.replan(view, other) == last
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_replanning_begins_with_the_ring_of_a_plan_without_groups(seed: int) -> None:
+    """The members of such a plan stand in the view's order, which is a worse ring."""
+    draw = random.Random(seed)
+    graph = nx.Graph()
+    for a, b in combinations("abcdefgh", 2):
+        graph.add_edge(a, b, rates=(1e9, 1e9), delay=draw.uniform(0.002, 0.05))
+    view = network(graph, {}, model_bytes=400_000)
+    policy = Cpn(labels={name: [int(i == j) for j in range(8)] for i, name in enumerate(view.names)}, skew=1.0)
+    plan = policy.plan(view)
+    assert not plan.groups
+    assert policy.cost(view, policy.replan(view, plan)) <= policy.cost(view, plan) * (1 + 1e-9)
 
 
 def slowed(view: View, factor: float) -> View:
