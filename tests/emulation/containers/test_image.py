@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,6 +57,14 @@ def test_what_a_checkout_no_longer_wants_goes_by_its_tags_or_without_any_by_its_
         made("7", "worker", "mine:older"),
     ]
     assert removed(listed) == ["testbed-worker:1", "testbed-worker:old", "sha256:3", "sha256:4", "testbed-worker:6"]
+
+
+def test_the_worker_s_code_has_all_modules_that_it_imports_of_the_package() -> None:
+    code = image._worker_code()
+    imported = re.compile(r"^from (testbed(?:\.\w+)*) import", re.MULTILINE)  # not those of functions
+    named = {name.replace(".", "/") for path in code.values() for name in imported.findall(path.read_text())}
+    assert "testbed/errors" in named
+    assert [name for name in sorted(named) if not {f"{name}.py", f"{name}/__init__.py"} & code.keys()] == []
 
 
 def test_only_images_of_the_same_file_are_superseded() -> None:
