@@ -118,8 +118,8 @@ class Workers:
             raise
         except APIError as error:
             raise CannotRun(f"{explained(error)}. Check the limits (cpus, memory, gpus) of the sites") from error
-        except (OSError, RuntimeError) as error:  # a worker's namespace may have gone with the worker
-            self._check_alive(error, NOTICED_S if isinstance(error, ProcessLookupError) else 0.0)
+        except (ProcessLookupError, FileNotFoundError) as error:  # a worker's namespace has gone with the worker
+            self._check_alive(error, NOTICED_S)
             raise
 
     def _check_alive(self, error: Exception | None = None, seconds: float = 0.0) -> None:

@@ -109,7 +109,7 @@ def test_a_worker_finds_what_it_needs_and_may_do_nothing_else(client: docker.Doc
     assert {"__init__.py", "atomic_file.py", "link.py", "plan.py", "protocol.py", "schema.py"} <= set(seen["code"])
     assert {Path(name).parts[0] for name in seen["code"]} <= {
         *("__init__.py", "atomic_file.py", "errors.py", "link.py", "plan.py", "protocol.py", "schema.py"),
-        *("lazy.py", "resources.py", "sockets.py", "workload.py"),
+        *("lazy.py", "resources.py", "sockets.py", "sudo.py", "workload.py"),
         *("scheme_autoload.py", "torch_backend.py", "schemes", "sync", "worker"),
     }
     assert seen["compiled"] == len(seen["code"])

@@ -581,12 +581,13 @@ def remove_superseded(
     Args:
         client: The client of the engine.
         wanted: Kind -> the tag of the image to keep; None keeps no image of that kind.
-        only: The labels of images that may be removed, beside this checkout's.
+        only: Labels; images with other values of these labels stay.
     """
     with _alone():
         for image in client.api.images(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):  # in one request, as in `find`
             kind, tags = image["Labels"][KIND_LABEL], [tag for tag in image["RepoTags"] or () if tag != NO_TAG]
-            if kind not in wanted or wanted[kind] in tags or not only.items() <= image["Labels"].items():
+            others = any(image["Labels"].get(name, value) != value for name, value in only.items())
+            if kind not in wanted or wanted[kind] in tags or others:
                 continue
             for name in [tag for tag in tags if tag.startswith(OWN_TAG)] if tags else [image["Id"]]:
                 remove_unused(client, name)

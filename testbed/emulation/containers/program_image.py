@@ -172,7 +172,8 @@ def _with_requirements(client: docker.DockerClient, file: Path, progress: Progre
     worker = image.ensure_worker_image(client, progress)
     wanted, entries = RequirementsFile.read(file), _entries()
     own = {FILE_LABEL: image.hash_of([str(file.resolve())])}
-    recipe = image.hash_of([*_recipe_above_worker(worker, entries), *wanted.digests(RUNS.resolve())])
+    digests = wanted.digests(RUNS.resolve())
+    recipe = image.hash_of([*_recipe_above_worker(worker, entries), *digests, *own.values()])
     if not renew and (tag := image.find(client, "requirements", recipe)):
         return tag
     # A folder of its own: a shared folder could hold two versions of a package.

@@ -96,7 +96,7 @@ class Network(Mininet):
         """Return why links or a site's switch are dead, or None if all is well."""
         if broken := self.shaper.failure():
             return broken
-        here = (site for site in self.topology.sites if site in self.nameToNode)
+        here = (site for site in self.topology.sites if f"{site}-r" in self.nameToNode)
         return next((f"{site}: {why}" for site in here if (why := self.router(site).failure())), None)
 
     # Building -----------------------------------------------------------------------------------------------------

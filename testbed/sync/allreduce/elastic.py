@@ -67,10 +67,6 @@ LOOK_SLACK, LOOK_PART = 2.0, 0.25
 #: The shortest timeout in seconds. Rounds may take milliseconds, but the machine's scheduler may delay one by a second.
 LEAST_S = 3.0
 
-#: The part of a round's timeout for which a member waits for means that a peer requested: its refusal must reach the
-#: peer before the peer's own timeout.
-ANSWER_PART = 0.9
-
 
 class AdaptiveTimeout:
     """The wait in a round before silent peers are reported to the controller, derived from recent rounds' durations.
@@ -409,7 +405,7 @@ class ElasticGroup:
             return bool(outdated or self._failure or self._held(request))
 
         with self._changed:
-            self._changed.wait_for(settled, ANSWER_PART * self._settings.timeout_s)
+            self._changed.wait_for(settled, self._settings.timeout_s)
             held = self._held(request)
         if held is None:
             span = f"[{request.start}, {request.stop}) of round {request.round}"

@@ -42,9 +42,6 @@ _GREET_AGAIN_S = 0.1
 #: Seconds between two checks of whether the fetch was given up.
 _POLL_S = 0.1
 
-#: The rule of the error that says that a peer has not yet what it was asked for.
-REFUSED = "refused"
-
 #: The most requests whose answers a client waits for: a few, so that they never fill the server's buffer.
 AHEAD = 16
 
@@ -129,8 +126,7 @@ def fetch_all(
     `given_up` is set once the caller needs no answer any more.
 
     Raises:
-        SyncError: The peer does not answer in time, refuses (`rule` is REFUSED), an answer is invalid, or the fetch was
-            given up.
+        SyncError: The peer does not answer in time, refuses, an answer is invalid, or the fetch was given up.
     """
     try:
         with closing(_connected(peer, address, settings, given_up)) as connection:
@@ -224,7 +220,7 @@ def _receive(connection: socket.socket, most_bytes: int, timeout_s: float, given
     except ProtocolError as error:
         raise SyncError(f"the answer's note is malformed: {error}", rule="note") from error
     if isinstance(note, Refusal):
-        raise SyncError(note.why, rule=REFUSED)
+        raise SyncError(note.why, rule="refused")
     return FetchAnswer(note, whole[note_bytes:])
 
 

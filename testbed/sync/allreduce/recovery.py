@@ -21,7 +21,7 @@ from msgspec import structs
 from testbed.plan import Plan
 from testbed.protocol import Holding, MeanSlice
 from testbed.sync.allreduce import spans
-from testbed.sync.allreduce.fetch import REFUSED, FetchRequest, MeansNote, Wanted, fetch_all
+from testbed.sync.allreduce.fetch import FetchRequest, MeansNote, Wanted, fetch_all
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.receiver import Loss
 from testbed.sync.allreduce.reduction import joined
@@ -402,5 +402,4 @@ def _fetch(
     except (SyncError, KeyError) as error:  # KeyError: the roster lacks the peer
         group.check()  # an abort that gave the fetch up is no fault of the peer
         why = f"round {attempt.number}, epoch {settings.generation}: {error}"
-        # A peer that refuses waits for these means itself: the connection to it works.
-        raise Unfetched(Loss(peer, why, broken=getattr(error, "rule", None) != REFUSED)) from error
+        raise Unfetched(Loss(peer, why)) from error

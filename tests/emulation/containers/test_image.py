@@ -70,14 +70,15 @@ def test_the_worker_s_code_has_all_modules_that_it_imports_of_the_package() -> N
 def test_only_images_of_the_same_file_are_superseded() -> None:
     own = {"testbed.file": "a"}
     listed = [made(str(number), "requirements", f"testbed-requirements:{number}") for number in range(3)]
-    for image_, labels in zip(listed, (own, own, {"testbed.file": "b"}), strict=True):
+    listed.append(made("3", "requirements", "testbed-requirements:3"))  # of an earlier version
+    for image_, labels in zip(listed, (own, own, {"testbed.file": "b"}, {}), strict=True):
         image_["Labels"] |= labels
     asked: list[str] = []
     client: Any = SimpleNamespace(
         api=SimpleNamespace(images=lambda **_: listed), images=SimpleNamespace(remove=asked.append)
     )
     remove_superseded(client, {"requirements": "testbed-requirements:1"}, own)
-    assert asked == ["testbed-requirements:0"]
+    assert asked == ["testbed-requirements:0", "testbed-requirements:3"]
 
 
 def test_no_image_is_removed_while_another_process_builds_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -17,6 +19,7 @@ from testbed.emulation import label
 from testbed.emulation.network import device, switch
 from testbed.emulation.network.namespace import Namespace, in_own_thread, inside, opened
 from testbed.emulation.network.netlink import Netlink
+from testbed.emulation.network.network import Network
 from testbed.emulation.network.switch import SWITCHES, OpenVSwitch, SwitchError, choose_switch
 from testbed.link import link_name
 from testbed.spec.topology import SwitchName, Topology
@@ -138,6 +141,20 @@ def test_a_switch_that_needs_missing_programs_is_refused(monkeypatch: pytest.Mon
     for kind in kinds:
         with pytest.raises(SwitchError, match=rf"switch: {kind}.*openvswitch-switch.*switch: bridge"):
             choose_switch(kind)
+
+
+@pytest.mark.pure
+def test_a_network_fails_with_the_switch_of_a_site_that_is_here() -> None:
+    routers = {"quito-r": SimpleNamespace(failure=lambda: None), "lima-r": SimpleNamespace(failure=lambda: "it died")}
+    here: Any = SimpleNamespace(
+        topology=SimpleNamespace(sites=("quito", "lima", "cuzco")),
+        nameToNode=routers,
+        router=lambda site: routers[f"{site}-r"],
+        shaper=SimpleNamespace(failure=lambda: None),
+    )
+    assert Network.failure(here) == "lima: it died"
+    del routers["lima-r"]  # on another host
+    assert Network.failure(here) is None
 
 
 @pytest.mark.pure

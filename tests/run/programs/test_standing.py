@@ -129,8 +129,9 @@ def test_an_event_is_recorded_once_also_where_the_clock_was_set_back(monkeypatch
     assert told == [(7001.0, "a->b"), (3401.0, "b->a"), (3401.0, "a->b"), (3402.0, "b->a")]
 
 
-def test_the_greatest_lateness_of_a_launch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    late_ms: list[float | None] = [None, 7.0, 0.2]
+def test_the_greatest_lateness_of_a_launch_counts_and_none_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    late_ms: list[float | None] = [9.0, None, 7.0, 0.2, 0.3]
+    now_s = [0.0]
 
     def status() -> dict[str, Any]:
         return {"failure": None, "links": {}, "hosts": {}, "replay": {"late_ms_p99": late_ms.pop(0)}}
@@ -138,12 +139,13 @@ def test_the_greatest_lateness_of_a_launch_counts(monkeypatch: pytest.MonkeyPatc
     network = MagicMock(events=list, status=status, history=lambda _: {"count": 0, "states": []})
     monkeypatch.setattr(standing, "client", lambda name: network)
     monkeypatch.setattr(standing, "arrived", lambda status: {})
+    monkeypatch.setattr(standing.time, "monotonic", lambda: now_s[0])
     recording = standing.Recorder("three", lambda file, record: None)
     found = []
-    while late_ms:
-        recording._record()
+    for now_s[0], last in ((0.0, False), (60.0, False), (61.0, False), (62.0, False), (63.0, True)):
+        recording._record(last)
         found.append(recording.late_ms)
-    assert found == [None, 7.0, 7.0]
+    assert found == [None, None, 7.0, 7.0, 7.0]
 
 
 def test_a_link_that_leaves_the_network_is_recorded_as_removed(monkeypatch: pytest.MonkeyPatch) -> None:

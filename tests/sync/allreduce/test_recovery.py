@@ -19,8 +19,8 @@ from testbed.protocol import Holding, MeanSlice
 from testbed.sync.allreduce import recovery, spans
 from testbed.sync.allreduce.chunk import Part
 from testbed.sync.allreduce.chunk_codec import Encoder, Kind, Sums
-from testbed.sync.allreduce.fetch import REFUSED, FetchAnswer, MeansNote
-from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, Unfetched, joined, orders_for, spreading_pairs
+from testbed.sync.allreduce.fetch import FetchAnswer, MeansNote
+from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, joined, orders_for, spreading_pairs
 from testbed.sync.allreduce.reduction import Contribution
 from testbed.sync.allreduce.role import Chunk
 from testbed.sync.buffers import Scratch
@@ -390,18 +390,6 @@ def test_means_that_come_after_an_abort_are_not_final(monkeypatch: pytest.Monkey
 
     attempt = recover_with(monkeypatch, group, fetch)
     assert attempt.final == () and attempt.values.tolist() == [0.0] * 4
-
-
-@pytest.mark.parametrize(("rule", "broken"), [(REFUSED, False), (None, True)])
-def test_a_peer_that_refuses_waits_itself_and_its_connection_works(
-    monkeypatch: pytest.MonkeyPatch, rule: str | None, broken: bool
-) -> None:
-    def fetch(*_: object) -> FetchAnswer:
-        raise SyncError("no means", rule=rule)
-
-    with pytest.raises(Unfetched) as caught:
-        recover_with(monkeypatch, Aborted(), fetch)
-    assert (caught.value.loss.peer, caught.value.loss.broken) == ("b", broken)
 
 
 def test_an_abort_gives_a_fetch_up_and_blames_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
