@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from containers.pip_settings import PIP, UV, Settings, ToolError, has_cache, output, pip_settings, variables
+from containers.pip_settings import PIP, UV, Settings, ToolError, cache_options, output, pip_settings, variables
 from testbed.emulation.containers.requirements import (
     ROOT,
     Lock,
@@ -75,8 +75,8 @@ def _files(build: str, settings: Settings) -> set[str]:
 
 def _uv(settings: Settings, *arguments: str, given: str = "") -> Lock:
     index = [f"--default-index={url}" for url in settings.get("index-url", [])]
-    cache = [] if has_cache() else ["--no-cache"]
-    return parse(output([*COMPILE, "--system-certs", *cache, *index, *arguments], given, variables(settings)))
+    command = [*COMPILE, "--system-certs", *cache_options(), *index, *arguments]
+    return parse(output(command, given, variables(settings)))
 
 
 def renewed(old: Lock, resolved: Lock, more: Mapping[str, Iterable[str]]) -> Lock:

@@ -93,13 +93,13 @@ def variables(settings: Settings) -> dict[str, str]:
     return {variable: settings[name][0] for name in VARIABLES if name in settings for variable in VARIABLES[name]}
 
 
-def has_cache() -> bool:
-    """Return whether uv may keep a cache in the home of this process's user.
+def cache_options() -> list[str]:
+    """Return uv's option against a cache, unless the home belongs to this process's user, who can write it.
 
-    In another user's home, which sudo may leave as $HOME, root must not make one.
+    In another user's home, which sudo may leave as $HOME, root must not make a cache.
     """
     home = Path.home()
-    return os.access(home, os.W_OK) and home.stat().st_uid == os.getuid()
+    return [] if os.access(home, os.W_OK) and home.stat().st_uid == os.getuid() else ["--no-cache"]
 
 
 def main(words: list[str]) -> int:
@@ -110,9 +110,8 @@ def main(words: list[str]) -> int:
         print(error, file=sys.stderr)
         return 3
     # Hard links would share files with uv's cache, and the checkout's owner later becomes the owner of its files.
-    cache = [] if has_cache() else ["--no-cache"]
-    command = [UV, "pip", "install", f"--python={sys.executable}", "--link-mode=copy", *cache, *options(settings)]
-    return subprocess.run([*command, *words], env={**os.environ, **variables(settings)}).returncode
+    command = [UV, "pip", "install", f"--python={sys.executable}", "--link-mode=copy", *cache_options()]
+    return subprocess.run([*command, *options(settings), *words], env={**os.environ, **variables(settings)}).returncode
 
 
 if __name__ == "__main__":

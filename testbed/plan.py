@@ -240,6 +240,15 @@ def codec_bytes(codec: str) -> float:
     return CODEC_BYTES[codec]
 
 
+def bytes_through(codec: str, model_bytes: int, through: str) -> int:
+    """Convert a member's bytes in a round, `model_bytes` as the codec `through` encodes them, to those of `codec`.
+
+    Raises:
+        PlanError: There is no such codec.
+    """
+    return max(1, round(model_bytes * codec_bytes(codec) / codec_bytes(through)))
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingChoice:
     """The scheme by which members train, with its options as plain values of JSON."""
@@ -366,6 +375,11 @@ class Plan:
     def among_all(self, round_number: int) -> bool:
         """Return whether a round is among all members."""
         return round_number % self.period == 0
+
+    def check_codecs(self) -> None:
+        """Raise PlanError unless there is each codec that the plan names."""
+        for codec in (self.codec, *self.link_codecs.values()):
+            codec_bytes(codec)
 
     def groups_in(self, round_number: int) -> tuple[Group, ...]:
         """Return the groups that reduce in a round, each by itself: every member is in one of them."""

@@ -200,7 +200,7 @@ def _object_in(file: Path) -> Mapping[str, Any]:
 
 def _checked(file: Path) -> str:
     """Return a file's kind and a summary of its content. Exit with bad input if something is wrong with the file."""
-    from testbed.plan import Plan, PlanError, codec_bytes
+    from testbed.plan import Plan, PlanError
     from testbed.planning import View, ViewError
     from testbed.report.trace import facts
     from testbed.spec.load import kind_of, read_yaml
@@ -213,8 +213,7 @@ def _checked(file: Path) -> str:
     try:
         if "trees" in found:
             plan = Plan.from_json(found)
-            for codec in (plan.codec, *plan.link_codecs.values()):
-                codec_bytes(codec)  # raises PlanError where there is no such codec
+            plan.check_codecs()
             there = f"{count(len(plan.members), 'member')}, {count(len(plan.trees), 'tree')}"
             return f"a plan of {plan.policy}: {there}"
         if "routes" in found:

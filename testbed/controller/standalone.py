@@ -33,7 +33,7 @@ from testbed.controller.serve import Endpoints, serve_attached, serve_trainings
 from testbed.controller.server.member_server import TcpEndpoint
 from testbed.controller.server.secret_file import own_secret, write_secret
 from testbed.errors import BAD_INPUT, ending_of
-from testbed.plan import CODEC_BYTES, PLAIN_CODEC, codec_bytes
+from testbed.plan import PLAIN_CODEC, bytes_through
 from testbed.planning import Edge, Member, View
 from testbed.planning.events import load as load_simulator
 from testbed.protocol import Job
@@ -133,7 +133,7 @@ def _spec(args: argparse.Namespace, names: Sequence[str], secret: str) -> Contro
     edges = dict.fromkeys(permutations(names, 2), UNKNOWN)
     members = tuple(Member(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
     # Rounds that are shorter than the view's bytes allow would pass for a proof of faster links.
-    round_bytes = max(1, round(args.model_bytes * codec_bytes(args.codec) / CODEC_BYTES[PLAIN_CODEC]))
+    round_bytes = bytes_through(args.codec, args.model_bytes, PLAIN_CODEC)
     view = View(members, {}, {}, edges, round_bytes, SYSTEM.unix(), "measured")
     return ControllerSpec(
         members=tuple(names),

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from containers.pip_settings import has_cache, options, parse, variables
+from containers.pip_settings import cache_options, options, parse, variables
 from testbed.emulation.containers.requirements import ROOT
 
 pytestmark = pytest.mark.local
@@ -38,7 +38,7 @@ def test_a_home_that_cannot_be_written_gets_no_cache(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / home))
     monkeypatch.setattr(os, "access", lambda path, mode: path == tmp_path)  # root may write in any mode
-    assert has_cache() is cache
+    assert cache_options() == ([] if cache else ["--no-cache"])
 
 
 def test_the_environment_goes_before_files_and_each_value_is_an_option() -> None:

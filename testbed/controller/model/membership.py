@@ -136,11 +136,11 @@ class Leases:
         """Return the present members that are cut off from the others, each with the reason.
 
         Two members can't reach each other if both report so, or one while the other has neither reported nor finished
-        a round since. Members that are
-        cut off are found once all have reported which peers they can't reach, or a lease after the first report. Of
-        the parts into which the members fall, the largest goes on, or of equal ones the one with the first member.
-        If all members are joined, but the plan falls apart without the pairs that can't reach each other, the plan's
-        parts count. No member is cut off if the largest part is no quorum: then only a return of the path helps.
+        a round since. Members that are cut off are found once all have reported which peers they can't reach, or a
+        lease after the first report. Of the parts into which the members fall, the largest goes on, or of equal ones
+        the one with the first member. If all members are joined, but the plan falls apart without the pairs that can't
+        reach each other, the plan's parts count. No member is cut off if the largest part is no quorum: then only a
+        return of the path helps.
         """
         reports = {member: its for member, its in self._unreached.items() if member in present}
         dead = {
@@ -295,7 +295,7 @@ class AllReduceMembership:
         self.quorum = elastic.quorum if elastic else len(self.present)
         #: The reconfiguration under way, from an abort until the present members go on.
         self.reconfiguration: Reconfiguration | None = None
-        #: By a member that joined during the run: the members that it could not reach then, and that joined before it.
+        #: Member that joined during the run -> the members that were present and that it could not reach.
         self.apart: dict[str, frozenset[str]] = {}
         self._identities = identities
         self._lease_s = elastic.lease_s if elastic else 0.0

@@ -15,7 +15,7 @@ from typing import Any
 
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.replanning.prediction import RoundPredictor
-from testbed.plan import PLAIN_CODEC, Plan, codec_bytes
+from testbed.plan import PLAIN_CODEC, Plan, bytes_through
 from testbed.planning import Policy, View
 from testbed.planning.conductor import (
     Candidate,
@@ -255,8 +255,3 @@ def through_codec(view: View, plan: Plan | None) -> View:
     """Return the view with the model's bytes, uncompressed so far, as the plan's codec encodes them."""
     codec = PLAIN_CODEC if plan is None or plan.training is None else plan.codec
     return replace(view, model_bytes=bytes_through(codec, view.model_bytes, PLAIN_CODEC))
-
-
-def bytes_through(codec: str, model_bytes: int, through: str) -> int:
-    """Convert a member's bytes in a round, `model_bytes` as the codec `through` encodes them, to those of `codec`."""
-    return max(1, round(model_bytes * codec_bytes(codec) / codec_bytes(through)))

@@ -51,7 +51,10 @@ def _socket(network: str, socket: str) -> Path:
 
 
 class StartupError(RuntimeError):
-    """The network did not come up, and nothing of it is left. The command ends with `exit_code`."""
+    """The network did not come up. Nothing of it is left, unless its own process was killed: then the text says so.
+
+    The command ends with `exit_code`.
+    """
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from testbed.plan import Plan, PlanError, codec_bytes
+from testbed.plan import Plan, PlanError
 from testbed.planning.policy import Policy, PolicyError, check_plan, make_policy, register
 from testbed.planning.view import View
 
@@ -60,8 +60,7 @@ class GivenPlan(Policy):
         """Return the document's plan. Raises PolicyError if the document is not a plan."""
         try:
             plan = Plan.from_json(self.document)
-            for codec in (plan.codec, *plan.link_codecs.values()):
-                codec_bytes(codec)  # raises PlanError where there is no such codec
+            plan.check_codecs()
         except PlanError as error:
             text = f"given: {error}; write a plan as a run keeps it in plans/, or as GET /api/v1/plans returns it"
             raise PolicyError(text, **{"field": "document", **error.details}) from None

@@ -18,7 +18,7 @@ from testbed.emulation.network.routing import Routes
 from testbed.launch import BadCommand
 from testbed.launch.ranks import Rank
 from testbed.link import LinkState
-from testbed.plan import CODEC_BYTES, PLAIN_CODEC, codec_bytes
+from testbed.plan import PLAIN_CODEC, bytes_through
 from testbed.protocol import Job
 from testbed.run.controller_process import ADDRESS, ControllerFailed, ControllerProcess
 from testbed.run.view import declared_states, view_of
@@ -74,7 +74,7 @@ class ProgramController:
     ) -> None:
         members = tuple(rank.worker for rank in ranks)
         states = declared_states(topology) if states is None else states
-        round_bytes = max(1, round(BUCKET_BYTES * codec_bytes(codec) / CODEC_BYTES[PLAIN_CODEC]))
+        round_bytes = bytes_through(codec, BUCKET_BYTES, PLAIN_CODEC)
         whole = view_of(topology, Routes.over(topology), states, round_bytes, time.time(), "measured")
         view = whole.among(members)
         spec = ControllerSpec(

@@ -141,7 +141,7 @@ class Recorder:
 
     def _record(self, last: bool = False) -> None:
         status = self.status()
-        # Rows from before the launch do not count, but where it is over sooner.
+        # Rows from before the launch do not count, unless the launch ends before LATE_S.
         is_own = last or time.monotonic() >= self._began_s + LATE_S
         if is_own and (late_ms := status["replay"]["late_ms_p99"]) is not None:
             self.late_ms = max(late_ms, self.late_ms or 0.0)

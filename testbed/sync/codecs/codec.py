@@ -76,10 +76,6 @@ def bytes_of(values: torch.Tensor) -> memoryview:
     return memoryview(memory).cast("B")
 
 
-#: fp16's largest number.
-FP16_MOST = 65_504.0
-
-
 class Half(Codec):
     """Rounds to a 16-bit type. Finite values beyond its largest number become that number; the residual keeps the rest.
 
@@ -106,7 +102,7 @@ class Half(Codec):
 
     def scale(self, values: torch.Tensor) -> float:
         """Return 1 unless a finite value is beyond fp16's largest number, as in sums weighted by samples."""
-        if self._most > FP16_MOST or not self._most < (largest := float(values.abs().amax())) < inf:
+        if self._dtype is not torch.float16 or not self._most < (largest := float(values.abs().amax())) < inf:
             return 1.0
         return float(2.0 ** ceil(log2(largest / self._most)))
 
