@@ -134,12 +134,13 @@ def _spec(args: argparse.Namespace, names: Sequence[str], secret: str) -> Contro
     members = tuple(Member(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
     # Rounds that are shorter than the view's bytes allow would pass for a proof of faster links.
     round_bytes = bytes_through(args.codec, args.model_bytes, PLAIN_CODEC)
+    attached = args.attached is not None  # to a program, which reduces tensors of any size
     view = View(members, {}, {}, edges, round_bytes, SYSTEM.unix(), "measured")
     return ControllerSpec(
         members=tuple(names),
         secret=secret,
         jobs={name: Job(ENDLESS, round_timeout_s=args.round_timeout) for name in names},
-        planning=PlanningSpec(view=view, policy=_policy(args.policy), codec=args.codec),
+        planning=PlanningSpec(view=view, policy=_policy(args.policy), codec=args.codec, measured_bytes=attached),
         elastic=None if args.quorum is None else Elasticity(quorum=args.quorum),
     )
 

@@ -79,6 +79,28 @@ def test_a_drop_of_a_link_in_use_makes_it_swap_within_three_rounds(tmp_path: Pat
         assert len(fleet.swaps) == swaps <= 2
 
 
+@pytest.mark.parametrize("sizes", [(1,), (1, 3), (1, 2, 3, 2, 2, 1, 3)])
+def test_sums_of_other_sizes_than_planned_for_swap_too(tmp_path: Path, sizes: tuple[int, ...], seed: int) -> None:
+    view = mesh()
+    planned_for = replace(view, model_bytes=32 * view.model_bytes)
+    with simulated(spec_of(planned_for, measured_bytes=True), tmp_path, view, seed) as fleet:
+
+        def train(network: View, steps: int) -> None:
+            for _ in range(steps):
+                for size in sizes:
+                    fleet.network = replace(network, model_bytes=size * view.model_bytes)
+                    fleet.one_round()
+
+        train(view, 16)
+        mean = view.model_bytes * sum(sizes) / len(sizes)
+        assert fleet.maker.view(fleet.group.clocks.unix()).model_bytes == pytest.approx(mean, rel=0.25)
+        assert fleet.swaps == []
+        dropped = used(in_force(fleet))[0]
+        train(mesh(**{dropped: 4}), 16)
+        assert dropped not in used(in_force(fleet))
+        assert 1 <= len(fleet.swaps) <= 2
+
+
 def test_a_drop_is_seen_and_another_plan_held_before_the_round_that_it_comes_in_is_over(
     tmp_path: Path, seed: int
 ) -> None:

@@ -7,10 +7,12 @@ summaries. The run's rounds.jsonl has every report.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, pairwise
-from statistics import median
+from math import isclose
+from statistics import fmean, median
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +25,9 @@ from testbed.telemetry.round_span import RoundSpan, span_of
 
 #: Rounds whose median says how long members compute. In some rounds a member also evaluates its model.
 COMPUTED = 8
+
+#: The newest rounds whose sizes are compared, and the part by which sizes of the same bucket may differ.
+SIZED, ALIKE = 8, 0.02
 
 #: Summaries of complete rounds that are kept. Plans are judged by the newest dozens, and observers ask more often.
 KEPT_ROUNDS = 1000
@@ -57,6 +62,8 @@ class ReportedRound:
             finished_s=span.finished_s,
             lost=sum(report.lost for report in its),
             duplicated=sum(report.duplicated for report in its),
+            sent_bytes=sum(report.sent_bytes for report in its),
+            members=len(its),
             metrics=means_if_all(report.metrics for report in its),
         )
 
@@ -95,6 +102,9 @@ class RoundSummary:
     lost: int = 0
     #: Updates that members' results held twice, over all members.
     duplicated: int = 0
+    #: The bytes that all members sent, and the number of members.
+    sent_bytes: int = 0
+    members: int = 1
     #: Each metric's mean over the members that reported it.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -131,6 +141,10 @@ class RoundLog:
         self.count = 0
         self.lost = 0
         self.duplicated = 0
+        #: Whether rounds may differ in size: a program reduces what it likes, such as the buckets of a model.
+        self.mixed = False
+        #: The number of rounds after which sizes repeat, at most SIZED; 1 unless rounds are `mixed`.
+        self.cycle = 1
         self._expected = expected
         self._pending: dict[str, _PendingReports] = {}
         self._report_counts: Counter[int] = Counter()  # reports of incomplete rounds, those of lost members included
@@ -207,6 +221,8 @@ class RoundLog:
         self.count += 1
         self.lost += summary.lost
         self.duplicated += summary.duplicated
+        if self.mixed:
+            self.cycle = _cycle([its.sent_bytes for its in self.complete[-SIZED:]])
         self._epoch_counts[summary.epoch] += 1
         if len(self._epoch_counts) > KEPT_ROUNDS:
             del self._epoch_counts[next(iter(self._epoch_counts))]
@@ -220,30 +236,51 @@ class RoundLog:
     def whole_s(self, first: int, epoch: int, period: int = 1) -> list[float]:
         """Return the whole times of rounds, in seconds from the end of one round to the end of the next.
 
+        If sizes repeat after a `cycle`, each time is the mean of a cycle.
+
         Args:
             first: The index of the first complete round to count.
             epoch: Only rounds under this epoch's plan count, whose previous round was under the same plan.
             period: The plan's period: only rounds among all members count.
         """
-        return [ended_s - began_s for began_s, ended_s in self.newest_whole(self.count, first, epoch, period)]
+        whole = self.newest_whole(self.count, first, epoch, period)
+        return [(ended_s - began_s) / self.cycle for began_s, ended_s in whole]
 
     def newest_whole(self, most: int, first: int, epoch: int, period: int = 1) -> list[tuple[float, float]]:
-        """Return the begin and end of the newest whole rounds, at most `most` of them, counted as `whole_s` does."""
+        """Return the begin and end of the newest whole rounds, at most `most` of them, counted as `whole_s` does.
+
+        If sizes repeat after a `cycle`, these are the begin and end of cycles.
+        """
         oldest = self.count - len(self.complete)
+        ends = self.complete[max(first - self.cycle - oldest, 0) :][:: -self.cycle][::-1]
         return [
             (before.finished_s, after.finished_s)
-            for before, after in pairwise(self.complete[max(first - 1 - oldest, 0) :])
+            for before, after in pairwise(ends)
             if before.epoch == after.epoch == epoch and after.number % period == 0
         ][-most:]
 
     def compute_s(self) -> dict[str, float]:
-        """Return each member's median seconds from the end of a round to the next start, over COMPUTED rounds."""
+        """Return each member's median seconds from the end of a round to the next start, over COMPUTED rounds.
+
+        If sizes repeat after a `cycle`, these are the mean seconds: members compute before some of its rounds only.
+        """
+        usual = median if self.cycle == 1 else fmean
+        newest = COMPUTED // self.cycle * self.cycle
         gaps: dict[str, list[float]] = {}
         for before, after in pairwise(self._timings):
             for member, (started_s, _) in after.items():
                 if member in before:
                     gaps.setdefault(member, []).append(started_s - before[member][1])
-        return {member: max(median(its), 0.0) for member, its in gaps.items()}
+        return {member: max(usual(its[-newest:]), 0.0) for member, its in gaps.items()}
+
+    @property
+    def round_bytes(self) -> int:
+        """The mean bytes that a member contributes to a round of the newest cycle; 0 before the first round.
+
+        Every tree of a plan spans all members, so over each of its edges a part of them goes up, and comes down.
+        """
+        edges = ((its, 2 * (its.members - 1)) for its in self.complete[-self.cycle :])
+        return round(fmean([its.sent_bytes / count if count else 0 for its, count in edges] or [0]))
 
     @property
     def last(self) -> RoundSummary | None:
@@ -276,6 +313,13 @@ class _PendingReports:
 
     def _drop(self, number: int) -> None:
         self._trains -= _trains(self.reports.pop(number))
+
+
+def _cycle(sizes: Sequence[int]) -> int:
+    """Return the number after which the sizes repeat, or the number of all sizes if they do not."""
+    lengths = range(1, len(sizes) // 2 + 1)
+    alike = partial(isclose, rel_tol=ALIKE)
+    return next((length for length in lengths if all(map(alike, sizes, sizes[length:]))), len(sizes))
 
 
 def _trains(report: Report) -> int:

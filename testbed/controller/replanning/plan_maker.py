@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from testbed.controller.knowledge.knowledge import Knowledge
@@ -35,6 +36,7 @@ class PlanMaker:
         self.knowledge = Knowledge(options.view)
         self.training = _training_monitor(spec, options.margin) if options.conducted else None
         self._group = group
+        group.rounds.mixed = options.measured_bytes
         self.elastic = spec.elastic is not None
         self._rounds = spec.rounds
 
@@ -65,7 +67,12 @@ class PlanMaker:
         return view if names == set(view.names) else view.among(names)
 
     def through(self, view: View, plan: Plan | None) -> View:
-        """Return the view with the model's bytes as the plan's codec encodes them, if plans choose the scheme."""
+        """Return the view with the bytes of a round.
+
+        They are the model's as the plan's codec encodes them, if plans choose the scheme, or those of measured rounds.
+        """
+        if self.options.measured_bytes and (round_bytes := self._group.rounds.round_bytes):
+            return replace(view, model_bytes=round_bytes)
         return view if self.training is None else through_codec(view, plan)
 
     def plan(self, policy: Policy, view: View) -> Plan:

@@ -92,7 +92,7 @@ class DeliveredSavings:
             return
         saves, last, epoch, periods = self._promise
         before_s, after_s = (
-            rounds.whole_s(rounds.count - AMONG * period, one, period)
+            rounds.whole_s(rounds.count - AMONG * period * rounds.cycle, one, period)
             for one, period in zip((last, epoch), periods, strict=True)
         )
         if len(after_s) < COMPARED or not before_s:
@@ -126,10 +126,11 @@ class TrackRecord:
         """Return the performance of the plan in force up to now (Unix time)."""
         rounds, plans = self._group.rounds, self._group.plans
         epoch, period = plans.plan.epoch, plans.plan.period
+        oldest = max(rounds.count - UNEXPLAINED * period * rounds.cycle, self._since)
         finished_s = rounds.last.finished_s if rounds.last else now
         return PlanPerformance(
             rounds=rounds.count_under(epoch),
-            whole_s=tuple(rounds.whole_s(max(rounds.count - UNEXPLAINED * period, self._since), epoch, period)),
+            whole_s=tuple(rounds.whole_s(oldest, epoch, period)),
             since_last_s=now - finished_s,
             since_fall=rounds.count - self._fell_by,
             rounds_left=self._maker.rounds_left,
@@ -158,7 +159,7 @@ class TrackRecord:
         oracle = self._maker.options.view.knowledge == "oracle"
         first = self._kept if oracle else max(self._kept, self._since)
         if whole := rounds.newest_whole(STRETCH, first, plan.epoch, plan.period):
-            whole_s = median(ended_s - began_s for began_s, ended_s in whole)
+            whole_s = median(ended_s - began_s for began_s, ended_s in whole) / rounds.cycle
             self._stretches.append(Stretch(plan, whole[0][0], whole[-1][1], whole_s, compute_s))
         self._kept = rounds.count
 

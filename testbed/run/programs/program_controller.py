@@ -24,7 +24,7 @@ from testbed.run.controller_process import ADDRESS, ControllerFailed, Controller
 from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
 
-#: The size of the all-reduce that plans are made for: DistributedDataParallel's default bucket.
+#: The size of the all-reduce that the first plan is made for: DistributedDataParallel's default bucket.
 BUCKET_BYTES = 25 * 1024 * 1024
 #: The number of rounds: the programs decide how many there are.
 ENDLESS = 1_000_000_000
@@ -81,7 +81,7 @@ class ProgramController:
             members=view.names,
             secret=secrets.token_hex(32),
             jobs={name: Job(ENDLESS) for name in view.names},
-            planning=PlanningSpec(view=view, policy=POLICY, codec=codec),
+            planning=PlanningSpec(view=view, policy=POLICY, codec=codec, measured_bytes=True),
         )
         self._folder = folder
         self.name = "wan" if "TESTBED_BACKEND" in variables else "scheme"

@@ -184,7 +184,7 @@ def _host_of(store: Store) -> str:
     return store.host if isinstance(store, TCPStore) else ""
 
 
-#: The default size of a bucket of DistributedDataParallel; plans are made for sums of this size.
+#: The default size of a bucket of DistributedDataParallel; the first plan is made for sums of this size.
 BUCKET_BYTES = 25 * 1024 * 1024
 
 #: The longest wait in seconds for the controller's start: it imports planning, and may compile the simulator's inner

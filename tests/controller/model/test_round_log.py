@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from testbed.controller.model.actions import Contradiction
-from testbed.controller.model.round_log import KEPT_REPORTS, KEPT_ROUNDS, KEPT_TRAINS, MOST_AHEAD, RoundLog
+from testbed.controller.model.round_log import KEPT_REPORTS, KEPT_ROUNDS, KEPT_TRAINS, MOST_AHEAD, SIZED, RoundLog
 from testbed.protocol import MeanSlice, Report, Train
 
 pytestmark = pytest.mark.pure
@@ -38,6 +38,44 @@ def test_of_a_plan_with_groups_only_rounds_among_all_members_count() -> None:
         began_s = rounds.last.finished_s if rounds.last else 0.0
         rounds.add(report("a", number, started_s=began_s, finished_s=began_s + takes_s))
     assert rounds.whole_s(0, 0, period=4) == pytest.approx([6.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cycle", "mean"),
+    [
+        ((8,), 1, 8),
+        ((6, 20, 10), 3, 12),
+        ((4, 4, 10), 3, 6),
+        ((10, 20, 30, 40, 50, 60, 70, 80, 90), SIZED, 50),
+    ],
+)
+def test_times_of_rounds_whose_sizes_repeat_are_means_of_a_cycle(sizes: tuple[int, ...], cycle: int, mean: int) -> None:
+    rounds = book("a", "b")
+    rounds.mixed = True
+    now_s = 0.0
+    for number, size in enumerate(sizes * 9, 1):
+        began_s = now_s + (3.0 if size == sizes[0] else 0.0)  # members compute before the first round of a step
+        now_s = began_s + size
+        for member in "ab":
+            rounds.add(report(member, number, started_s=began_s, finished_s=now_s, sent_bytes=1000 * size))
+    if len(sizes) <= SIZED:
+        assert rounds.cycle == cycle
+        assert rounds.round_bytes == 1000 * mean
+        computes = sizes.count(sizes[0])
+        assert rounds.whole_s(rounds.count - 2 * cycle, 0) == pytest.approx([mean + 3 * computes / cycle] * 2)
+        assert rounds.compute_s()["a"] == pytest.approx(3 * computes / cycle)
+    else:
+        assert rounds.cycle == cycle
+        assert rounds.round_bytes == pytest.approx(1000 * mean, rel=0.25)
+
+
+def test_one_round_of_another_size_is_forgotten() -> None:
+    rounds = book("a", "b")
+    rounds.mixed = True
+    for number in range(1, SIZED + 2):
+        for member in "ab":
+            rounds.add(report(member, number, sent_bytes=10 if number == 1 else 1000))
+    assert (rounds.cycle, rounds.round_bytes) == (1, 1000)
 
 
 def test_rounds_are_counted_under_the_newest_epochs_alone() -> None:
