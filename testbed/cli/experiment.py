@@ -96,9 +96,13 @@ def run(
         ),
     ] = None,
     hosts_file: Annotated[
-        Path,
-        typer.Option("--hosts-file", metavar="FILE", help="the file of the hosts that --hosts or the experiment names"),
-    ] = Path("hosts.yaml"),
+        Path | None,
+        typer.Option(
+            "--hosts-file",
+            metavar="FILE",
+            help="the file of the hosts that --hosts or the experiment names; default: hosts.yaml",
+        ),
+    ] = None,
     renew: Renew = False,
 ) -> None:
     """Run an experiment: build its network, train across it, and write a report with a verdict."""

@@ -102,8 +102,8 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     samples = _one_a_step(samples, seconds / steps)
     links = await_links()
     summary, topologies = recorded_summary(path), _topologies(manifest)
-    own = str(manifest["spec"].get("topology"))
-    first = next((topology for name, topology in topologies.items() if name.endswith(own)), {})
+    own = Path(str(manifest["spec"].get("topology"))).stem  # of a file, or a preset's name
+    first = next((topology for name, topology in topologies.items() if Path(name).stem == own), {})
     # Programs without a controller report no rounds, nor do members whose run failed before the first.
     workers = sorted({report.member for report in reports} or _declared_workers(first))
     events = _since(path / "events.jsonl", began, EventLine)

@@ -304,7 +304,8 @@ class _Reader:
 
     def _curves(self, zero: float) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
         curves: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
-        for line in self._since(zero, "curves.jsonl", CurveLine):
+        # Figures that a program logged for TensorBoard follow what all programs printed.
+        for line in sorted(self._since(zero, "curves.jsonl", CurveLine), key=lambda line: line["at_s"]):
             for name, value in line["values"].items():
                 at, values = curves.setdefault(name, {}).setdefault(line["program"], ([], []))
                 if value is not None:

@@ -183,9 +183,18 @@ class Changes:
         return self.swaps[-1]
 
     def inform(self) -> None:
-        """Send the controller the declared network; with `knowledge: oracle`, the links' states in force."""
+        """Send the controller the declared network; with `knowledge: oracle`, the links' states in force.
+
+        Where a command trains, the members are the workers that run it.
+        """
         if self._controller is not None:
             self._controller.change_network(*self._known_network())
+        elif self._planner is not None and (program := self._experiment.spec.program) is not None:
+            links, routes = self._known_network()
+            members = program.commands(self._network.topology).keys()
+            among = {pair: route for pair, route in routes.items() if members >= set(pair)}
+            with suppress(ControllerError):  # the command has ended; if the controller has, the run fails for that
+                self._planner.change_network(links, among)
 
     def _kill(self, worker: str, by: By) -> None:
         workers, spec = self._programs_with(worker), self._experiment.spec
@@ -291,10 +300,10 @@ class Changes:
         The states are the declared ones; with `knowledge: oracle`, those in force.
         """
         topology = self._network.topology
-        down = self._network.links_in_force.down
         oracle = self._experiment.spec.controller.knowledge == "oracle"
-        states = self._network.links_in_force.states() if oracle else view.declared_states(topology)
-        states = {name: state for name, state in states.items() if name not in down}
+        in_force = self._network.links_in_force
+        states = view.true_states(in_force.states()) if oracle else view.declared_states(topology)
+        states = {name: state for name, state in states.items() if name not in in_force.down}
         return view.physical_links(topology, states), view.member_routes(topology, self._network.routes)
 
 

@@ -75,6 +75,11 @@ def declared_states(topology: Topology) -> dict[str, LinkState]:
     return {name: link.at(0.0) for name, link in topology.links.items()}
 
 
+def true_states(states: Mapping[str, LinkState]) -> dict[str, LinkState]:
+    """Return the links' states as an oracle is told them: a link that loses every packet carries nothing."""
+    return {name: replace(state, up=False) if state.loss >= 1 else state for name, state in states.items()}
+
+
 def view_of(
     topology: Topology,
     routes: Routes,

@@ -272,7 +272,7 @@ class EventSchedule:
 
     def _inform(self, state: NetworkState) -> None:
         """Report the network to the controller: in its declared state, or to an oracle in its true state."""
-        states = state.states if self._is_oracle else view.declared_states(state.topology)
+        states = view.true_states(state.states) if self._is_oracle else view.declared_states(state.topology)
         links = view.physical_links(
             state.topology, {name: its for name, its in states.items() if name not in state.down}
         )

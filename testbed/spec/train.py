@@ -53,6 +53,17 @@ class PartitionSection(Strict):
     alpha: float = Field(default=1.0, ge=1e-3, le=1e6)
     """The parameter of the Dirichlet draws: the smaller it is, the more the workers' data differ."""
 
+    @model_validator(mode="after")
+    def _draws_by_alpha(self) -> Self:
+        # A sweep may vary a kind beside an alpha that only some kinds use.
+        if "alpha" in self.model_fields_set and "kind" not in self.model_fields_set:
+            raise misfit(
+                "alpha",
+                f"`kind` is {self.kind} by default, which draws nothing",
+                "`kind: dirichlet` or `kind: sites` beside it",
+            )
+        return self
+
 
 class TrainSection(Strict):
     """Training of a built-in model."""

@@ -44,7 +44,8 @@ def _quantity(units: Mapping[str, float], example: str, least: float, most: floa
         if unit not in units:
             said = f"has the unknown unit {unit!r}" if unit else "has no unit"
             raise ValueError(f"{text!r} {said} | one of {', '.join(units)}, such as {example}")
-        value *= units[unit]
+        factor = units[unit]
+        value = value * factor if factor >= 1 else value / round(1 / factor)  # 100us is 0.0001 s exactly
         if not least <= value <= most:
             raise ValueError(f"{text!r} is out of range | from {least:g} to {most:g} {_base(units)}, such as {example}")
         return value

@@ -48,6 +48,12 @@ def test_without_a_hosts_file_it_says_which_is_missing(folder: Path) -> None:
     assert "others.yaml" in result.stderr
 
 
+def test_a_hosts_file_for_an_experiment_without_hosts_is_refused(folder: Path) -> None:
+    result = called("run", experiment(folder), "--hosts-file", "hosts.yaml")
+    assert result.exit_code == BAD_INPUT, result.output
+    assert "--hosts-file" in result.stderr and "--hosts all" in result.stderr
+
+
 def test_on_a_machine_outside_of_the_hosts_it_says_where_to_call_it(folder: Path) -> None:
     result = called("run", experiment(folder), "--hosts", "all")
     assert result.exit_code == CANNOT, result.output

@@ -134,6 +134,13 @@ def test_a_figure_that_no_program_gave_twice_is_no_curve(tmp_path: Path) -> None
     }
 
 
+def test_figures_that_were_logged_are_in_the_order_of_their_times(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    lines = [{"at_s": at_s, "program": "a", "values": {"loss": at_s}} for at_s in (11.0, 13.0, 10.0, 12.0)]
+    (run / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert RunRecord.read(run).curves["loss"]["a"][1] == [10.0, 11.0, 12.0, 13.0]
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotARun) as caught:
         RunRecord.read(tmp_path)

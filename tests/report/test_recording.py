@@ -165,6 +165,19 @@ def test_which_links_had_a_trace_or_traffic_is_what_the_files_say_and_unknown_wi
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize(
+    ("own", "file"),
+    [("quickstart", "/x/topologies/quickstart.yaml"), ("./net.v2.yaml", "experiments/net.v2.yaml")],
+)
+def test_a_topology_may_be_named_as_a_preset_or_from_this_folder(tmp_path: Path, own: str, file: str) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    spec = {"topology": own, "train": {"rounds": 3}, "sync": {"policy": "mst"}}
+    inputs = {file: TOPOLOGY, "experiments/other.yaml": OTHER}
+    first, *_ = recording_with(run, spec=spec, inputs=inputs)["traced"]
+    assert first["links"] == ["washington->london", "london->washington", "washington->toronto"]
+
+
+@pytest.mark.pure
 @pytest.mark.parametrize("begin", ["---", "# Who measured it.\n---", "lan: {rate: 1gbit}"])
 def test_a_topology_s_file_may_begin_with_any_of_its_fields(tmp_path: Path, begin: str) -> None:
     run = build_run(tmp_path / "run", rounds=3)

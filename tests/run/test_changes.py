@@ -85,18 +85,23 @@ class Recorder:
         self.told.append((kind, target))
 
 
-def script(folder: Path, *events: dict[str, Any], **settings: Any) -> tuple[EventPlayer, Recorder]:
+def script(
+    folder: Path, *events: dict[str, Any], of_command: bool = False, **settings: Any
+) -> tuple[EventPlayer, Recorder]:
     other = spoilt(TOPOLOGY, "name", to="other")
     (folder / "other.yaml").write_text(yaml.safe_dump(other))
-    experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {**settings, "events": list(events)}))
+    given = EXPERIMENT | {**settings, "events": list(events)}
+    values = {name: value for name, value in given.items() if value is not None}
+    experiment = Experiment.load(write(folder, experiment=values))
     recorder = Recorder(experiment.topology)
     changes = Changes(
         experiment,
         recorder,  # type: ignore[arg-type]
-        recorder,  # type: ignore[arg-type]
-        recorder,  # type: ignore[arg-type]
+        None if of_command else recorder,  # type: ignore[arg-type]
+        None if of_command else recorder,  # type: ignore[arg-type]
         recorder.tell,
         lambda added: recorder.said.append(("measure", *added)),
+        recorder if of_command else None,  # type: ignore[arg-type]
     )
     recorder.swaps = changes.swaps
     return EventPlayer(experiment, changes), recorder
@@ -117,6 +122,22 @@ def test_an_event_happens_once_at_its_time_or_round(tmp_path: Path) -> None:
     played.play(4.0, 4)
     assert recorder.said[2:] == [("up", "paris", "tokyo"), "inform"]
     assert recorder.told == [("down", "paris-tokyo"), ("up", "paris-tokyo")]
+
+
+@pytest.mark.local
+def test_the_controller_of_a_command_is_told_of_the_network_among_its_workers(tmp_path: Path) -> None:
+    names = {"paris-w0", "dallas-w0"}
+    train = {"command": dict.fromkeys(names, ["true"]), "backend": "wan"}
+    events = {"at": "2s", **DOWN}, {"at": "3s", "swap": "other.yaml"}
+    played, recorder = script(tmp_path, *events, of_command=True, train=train, sync=None)
+    played.play(2.0, 0)
+    played.play(3.0, 0)
+    assert recorder.said[:2] == [("down", "paris", "tokyo"), "inform"]
+    assert len(recorder.informed) == 2
+    for _, routes in recorder.informed:
+        assert {name for pair in routes for name in pair} == names
+    links, _ = recorder.informed[0]
+    assert "paris->tokyo" not in links and "tokyo->paris" not in links
 
 
 @pytest.mark.pure
@@ -159,6 +180,16 @@ def test_an_oracle_is_told_each_period_what_links_truly_carry(tmp_path: Path) ->
     assert all(set(rates.values()) == {7e6} for rates in truth)
     assert "paris->tokyo" in truth[1]
     assert "paris->tokyo" not in truth[2]
+
+
+@pytest.mark.pure
+def test_an_oracle_is_told_that_a_link_which_loses_every_packet_carries_nothing(tmp_path: Path) -> None:
+    played, recorder = script(tmp_path, controller={"knowledge": "oracle", "period": "2s"})
+    states = recorder.states()
+    recorder.states = lambda: states | {"paris->tokyo": states["paris->tokyo"].losing(1.0)}  # type: ignore[method-assign]
+    played.play(2.0, 0)
+    ((links, _),) = recorder.informed
+    assert [name for name, link in links.items() if not link.up] == ["paris->tokyo"]
 
 
 @pytest.mark.pure

@@ -212,6 +212,11 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, field: str, tmp
         ),
         (EXPERIMENT | {"events": [{"at": "1s", "change": {"link": "paris->tokyo"}}]}, "events.0.change", "rate: 8mbit"),
         (EXPERIMENT | {"events": [{"at": "1s", "swap": ""}]}, "events.0.swap", ""),
+        (
+            EXPERIMENT | {"train": {"model": "cnn", "rounds": 3, "partition": {"alpha": 0.1}}},
+            "train.partition.alpha",
+            "kind: dirichlet",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -47,6 +47,11 @@ def test_a_quantity_is_read_in_its_unit(kind: str, text: str, value: object) -> 
     assert KINDS[kind].validate_python(text) == (pytest.approx(value) if isinstance(value, float) else value)
 
 
+@pytest.mark.parametrize(("one", "same"), [("100us", "0.1ms"), ("50000us", "50ms"), ("35000us", "0.035s")])
+def test_equal_times_in_two_units_are_the_same_number(one: str, same: str) -> None:
+    assert KINDS["Delay"].validate_python(one) == KINDS["Delay"].validate_python(same)
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [

@@ -49,6 +49,8 @@ HOST_SETTINGS = (
     "net.ipv4.tcp_min_rtt_wlen=10",
     # The library's own timeout decides how long a connection outlives an outage, not a count of retransmissions.
     "net.ipv4.tcp_retries2=255",
+    # Packets begin with the most hops that there are: over 63 routers, those with the usual 64 ended on the way.
+    "net.ipv4.ip_default_ttl=255",
     *SHORT_SUPER_PACKETS,
 )
 #: Turns off all ways of sending super-packets, including those of UDP (which QUIC uses), and of receiving them.

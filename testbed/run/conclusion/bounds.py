@@ -67,7 +67,7 @@ def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> li
 def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> dict[str, LinkState]:
     """Return each link's mean rate and least delay over a segment, as one state, by the link's name.
 
-    A link that was down throughout stays down; while a link was down, its rate counts as 0. `before` has the states
+    A link that was down throughout stays down; while a link was down or lost every packet, its rate counts as 0. `before` has the states
     when the segment began, `records` the lines of `links.jsonl`.
     """
     changes: dict[str, list[Record]] = {name: [] for name in before}
@@ -78,7 +78,8 @@ def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequ
     for name, first in before.items():
         own = changes[name]
         times = [segment.began_s, *(record["at_s"] for record in own), segment.ended_s]
-        rates = [first.rate_bps * first.up, *(record["rate_bps"] * record["up"] for record in own)]
+        carries = [first.rate_bps * (first.up and first.loss < 1)]
+        rates = [*carries, *(record["rate_bps"] * (record["up"] and record["loss"] < 1) for record in own)]
         bits = sum(rate * (until - since) for rate, (since, until) in zip(rates, pairwise(times), strict=True))
         mean = bits / (segment.ended_s - segment.began_s)
         delay_s = min([first.delay_s, *(record["delay_s"] for record in own)])
@@ -120,7 +121,8 @@ def lower_bound(
     """Return the lower bound of a round's seconds, delays included, and the ratio of the measured rounds to it.
 
     Both are means over the rounds of the segments, and None if no segment has a bound. A segment in which the network
-    was swapped is left out. The other arguments are those of `bounds_of`.
+    was swapped, or a link went down or up, is left out: routes differ within it. The other arguments are those of
+    `bounds_of`.
     """
     took_s = least_s = 0.0
     counted = 0
@@ -129,7 +131,10 @@ def lower_bound(
         if any(segment.began_s < swap["active_s"] <= segment.ended_s for swap in network_swaps):
             continue
         topology = _topology_at(experiment, network_swaps, segment.began_s)
-        passed = mean_states(segment, _states_at(states, topology, segment.began_s), states)
+        before = _states_at(states, topology, segment.began_s)
+        if _reroutes(segment, before, states):
+            continue
+        passed = mean_states(segment, before, states)
         known = _view(experiment, topology, passed, segment.began_s)
         try:
             newest = bound(known, newest)
@@ -143,6 +148,16 @@ def lower_bound(
         "lower_bound_seconds": least_s / counted if counted else None,
         "ratio_to_lower_bound": took_s / least_s if least_s else None,
     }
+
+
+def _reroutes(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> bool:
+    """Return whether a link goes down or up during a segment."""
+    return any(
+        segment.began_s < record["at_s"] < segment.ended_s
+        and record["link"] in before
+        and record.get("up", before[record["link"]].up) != before[record["link"]].up
+        for record in records
+    )
 
 
 def provable(experiment: Experiment, directory: RunDirectory) -> bool:

@@ -75,7 +75,8 @@ class ProgramController:
         members = tuple(rank.worker for rank in ranks)
         states = declared_states(topology) if states is None else states
         round_bytes = bytes_through(codec, BUCKET_BYTES, PLAIN_CODEC)
-        whole = view_of(topology, Routes.over(topology), states, round_bytes, time.time(), "measured")
+        routes = Routes.over(topology, {name for name, state in states.items() if not state.up})
+        whole = view_of(topology, routes, states, round_bytes, time.time(), "measured")
         view = whole.among(members)
         spec = ControllerSpec(
             members=view.names,

@@ -64,19 +64,25 @@ class Machine(NamedTuple):
         return self.ssh.command(script, alive_s=5, alive_count=3)
 
 
-def run_on(hosts_file: Path, strict: bool) -> Callable[[Experiment, RunDirectory, Display], Execution]:
+def run_on(hosts_file: Path | None, strict: bool) -> Callable[[Experiment, RunDirectory, Display], Execution]:
     """Return a function that makes the run of an experiment: here, or over the hosts that the experiment asks for.
 
-    The hosts file is read only where the experiment asks for hosts.
+    The hosts file, by default hosts.yaml, is read only where the experiment asks for hosts.
     """
 
     def make(experiment: Experiment, directory: RunDirectory, display: Display) -> Execution:
         if experiment.spec.hosts is None:
+            if hosts_file is not None:
+                rule = f"--hosts-file names {hosts_file}, but the experiment asks for no hosts"
+                raise SpecError(
+                    experiment.file, [Fault("hosts", rule, "`--hosts all`, or `hosts: all` in the experiment")]
+                )
             return run_of(experiment, directory, display)
         if experiment.spec.program is not None:
             rule = "a network where a command trains is not split over hosts"
             raise SpecError(experiment.file, [Fault("hosts", rule, "leave it out")])
-        return SplitRun(experiment, directory, display, machines_of(experiment, Hosts.load(hosts_file)), strict)
+        hosts = Hosts.load(hosts_file or Path("hosts.yaml"))
+        return SplitRun(experiment, directory, display, machines_of(experiment, hosts), strict)
 
     return make
 

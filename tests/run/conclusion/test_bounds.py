@@ -99,6 +99,8 @@ def test_it_is_a_mean_over_rounds_of_the_network_as_it_was() -> None:
     assert lower_bound(run, [], [swap], found)["lower_bound_seconds"] == pytest.approx(least[0])
     removed = {"at_s": -1.0, "link": next(iter(run.topology.links)), "removed": True}  # by a clock that was set back
     assert lower_bound(run, [removed], [], found) == told
+    down = {"at_s": 190.0, "link": removed["link"], "rate_bps": 1e6, "delay_s": 0.01, "loss": 0.0, "up": False}
+    assert lower_bound(run, [down], [], found)["lower_bound_seconds"] == pytest.approx(least[0]), "routes changed then"
 
 
 @pytest.mark.local
@@ -133,14 +135,17 @@ def test_a_run_of_one_round_has_no_stretch() -> None:
 
 @pytest.mark.pure
 def test_links_count_with_what_they_passed_on_average() -> None:
-    def record(at_s: float, rate_bps: float, up: bool = True, link: str = "a->b") -> dict[str, object]:
-        return {"at_s": at_s, "link": link, "rate_bps": rate_bps, "delay_s": 0.02, "up": up}
+    def record(
+        at_s: float, rate_bps: float, up: bool = True, link: str = "a->b", loss: float = 0.0
+    ) -> dict[str, object]:
+        return {"at_s": at_s, "link": link, "rate_bps": rate_bps, "delay_s": 0.02, "loss": loss, "up": up}
 
     before = {"a->b": LinkState(8e6, 0.03), "b->a": LinkState(4e6, 0.01), "a->c": LinkState(5e6, 0.01, up=False)}
     records = [
         record(0.5, 1e6),
         record(2.0, 2e6),
         record(6.0, 2e6, up=False),
+        record(8.0, 2e6, loss=1.0),
         record(12.0, 9e6),
         record(3.0, 1, link="x"),
         {"at_s": 4.0, "link": "b->a", "removed": True},

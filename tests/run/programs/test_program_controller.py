@@ -13,6 +13,7 @@ from testbed.launch.ranks import Rank
 from testbed.plan import PLAIN_CODEC
 from testbed.run.conclusion.verdict import judge, unused_links
 from testbed.run.programs.program_controller import ProgramController
+from testbed.run.view import declared_states
 from testbed.spec.topology import Topology
 from tests.run.conclusion.test_verdict import FINE
 
@@ -31,6 +32,19 @@ def test_every_plan_has_the_codec_of_the_scheme(tmp_path: Path) -> None:
     controller = controller_of(tmp_path, "TESTBED_SCHEME", "muloco", "bins2")
     planning = controller._controller._spec.planning
     assert planning is not None and planning.codec == "bins2"
+
+
+def test_plans_are_made_over_the_routes_around_links_that_are_down(tmp_path: Path) -> None:
+    topology = Topology.load(Path("netstorm9-static"))
+    down = {"dc8->dc9", "dc9->dc8"}
+    states = {name: replace(state, up=name not in down) for name, state in declared_states(topology).items()}
+    ranks = [Rank(worker.name, worker.name, {}) for worker in topology.workers]
+    controller = ProgramController(topology, states, ranks, tmp_path, tmp_path, {"TESTBED_BACKEND": "wan"})
+    planning = controller._controller._spec.planning
+    assert planning is not None
+    assert ("dc6-w0", "dc9-w0") in planning.view.edges
+    assert not down.intersection(*planning.view.routes.values())
+    assert set(planning.make_policy().plan(planning.view).members) == set(planning.view.names)
 
 
 def test_an_interrupt_while_the_controller_is_asked_for_the_last_time_ends_it_all_the_same(tmp_path: Path) -> None:
