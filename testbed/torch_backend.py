@@ -36,6 +36,7 @@ def register() -> None:
         return
     if not hasattr(dist.Backend, NAME.upper()):  # PyTorch before 2.7 refuses to register a name twice
         dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu", "cuda"])
+        dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = over_gloo(dist.monitored_barrier)
     wanted = os.environ.get(VARIABLE)
     if wanted == NAME:
         stand_in_for_gloo()
@@ -59,6 +60,24 @@ def stand_in_for_gloo() -> None:
         ours = replacing(getattr(distributed_c10d, name), by_default=name == "init_process_group")
         for module in modules:
             setattr(module, name, ours)
+
+
+def over_gloo(barrier: Callable[..., None]) -> Callable[..., None]:
+    """Wrap PyTorch's `monitored_barrier`, which refuses all backends but gloo: a group of wan passes it to gloo."""
+    import torch.distributed as dist
+
+    @functools.wraps(barrier)
+    def replaced(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        asked = dist.group.WORLD if group is None else group
+        plain = getattr(asked, "plain", None)
+        if plain is None:
+            barrier(group, timeout, wait_all_ranks)
+        elif timeout is None:
+            plain.monitored_barrier(wait_all_ranks=wait_all_ranks)
+        else:
+            plain.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
+
+    return replaced
 
 
 def replacing(make: Callable[..., Any], by_default: bool) -> Callable[..., Any]:

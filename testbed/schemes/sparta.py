@@ -95,10 +95,10 @@ def drawn(step: int, count: int, values: torch.Tensor) -> torch.Tensor:
     """
     import torch
 
-    generator = torch.Generator().manual_seed(SEED * 2**32 + step)
+    generator = torch.Generator("cpu").manual_seed(SEED * 2**32 + step)
     if count > WITH_REPLACEMENT * values.numel():
-        return torch.randperm(values.numel(), generator=generator)[:count].to(values.device)
-    return torch.randint(values.numel(), (count,), generator=generator).to(values.device)
+        return torch.randperm(values.numel(), generator=generator, device="cpu")[:count].to(values.device)
+    return torch.randint(values.numel(), (count,), generator=generator, device="cpu").to(values.device)
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,9 @@ class UnchangedScript:
             )
 
     def _begin(self, optimizer: torch.optim.Optimizer) -> None:
-        from testbed.schemes.wrapped import OptimizerSteps, check, described, strategy_of
+        from testbed.schemes.wrapped import check, described, strategy_of
         from testbed.sync.environment import join_by_environment
+        from testbed.sync.strategies.optimizer_steps import OptimizerSteps
 
         every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         parameters = [parameter for parameter in every if parameter.requires_grad]
@@ -105,7 +106,7 @@ def begin_with_scalers(script: UnchangedScript) -> None:
     """
     step = GradScaler.step
 
-    # Without `wraps`, whose mark says that the steps of a scaler are counted already (testbed.schemes.wrapped).
+    # Without `wraps`, whose mark says that the steps of a scaler are counted already (strategies.optimizer_steps).
     def counted(self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         if script.begun:
             return step(self, optimizer, *args, **kwargs)

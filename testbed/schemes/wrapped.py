@@ -1,27 +1,18 @@
 """A scheme around a training loop that stays unchanged: `testbed.schemes.wrap`.
 
-The strategy is called by PyTorch's own hooks around the steps of the loop's optimizers:
-
-    one       before_step ▸ step ▸ after_step
-    several                 step ▸ step ▸ after_step        each once, in any order
-    GradScaler                  ▸ after_step                where it skips a step because gradients overflowed
-
-A step that a GradScaler skips counts as one: it is skipped at one member, while the others take theirs.
+The scheme's strategy is called around the steps of the loop's optimizers (`testbed.sync.strategies.optimizer_steps`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.schemes.choice import SchemeChoice
@@ -32,15 +23,13 @@ from testbed.sync import Session, Strategy, SyncError
 from testbed.sync.codecs.codec import bytes_of
 from testbed.sync.ddp import LocalGradients
 from testbed.sync.environment import join_by_environment
+from testbed.sync.strategies.optimizer_steps import OptimizerSteps
 
 log = logging.getLogger(__name__)
 
 #: The largest difference, by rounding, between the mean of all members' hash bytes and each member's own, if all are
 #: equal. If one member of a thousand differs, the mean of some byte differs by about 0.1.
 SAME = 1 / 64
-
-#: The optimizers whose steps are counted now. Others step under a GradScaler as without a scheme.
-_counted: WeakKeyDictionary[torch.optim.Optimizer, OptimizerSteps] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -65,7 +54,7 @@ def wrap(
     afterwards. Buffers, such as BatchNorm's running means, stay each member's own.
 
     Args:
-        model: The model. Its parameters that require gradients are synchronized.
+        model: The model. Its parameters that require gradients are synchronized; those of float64 travel as float32.
         optimizer: The optimizer, or several of which each steps once in a step of the training.
         scheme: A scheme with rounds, by the name that an experiment uses, a file `./mine.py`, or an entry point.
         session: The session to use. None joins the run that the environment names (`testbed.sync.environment`), and
@@ -117,6 +106,11 @@ def strategy_of(
     choice.check(session.plan, session.elastic)
     _check_inner(choice.scheme, optimizers)
     check_alike(session, parameters)
+    if any(parameter.dtype == torch.float64 for parameter in parameters):
+        log.warning(
+            "parameters of float64 travel as float32, so that each round leaves them 7 digits; write float32, or "
+            "session.allreduce, which keeps float64"
+        )
     training = RoundTraining(
         session,
         parameters,
@@ -209,101 +203,3 @@ def check_alike(session: Session, parameters: Sequence[torch.Tensor]) -> None:
             f"{session.name} starts with other parameters than the other members: start all from the same ones, by one "
             "seed (torch.manual_seed), one checkpoint, or DistributedDataParallel"
         )
-
-
-class OptimizerSteps:
-    """Calls a strategy before and after each step of its loop, in which all `optimizers` step once.
-
-    Raises:
-        ValueError: The loop steps in a way that the strategy can't follow; it may come out of an optimizer's step.
-    """
-
-    def __init__(self, strategy: Strategy, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self._strategy = strategy
-        self._taken = dict.fromkeys(optimizers, 0)
-        self._trains = {optimizer: trained(optimizer) for optimizer in optimizers}
-        self._needs_gradients = type(strategy).before_step is not Strategy.before_step
-        self.taken = 0  # steps of the loop
-        if self._needs_gradients and len(optimizers) > 1:
-            raise ValueError(
-                "this scheme averages all gradients before a step, and with several optimizers one may step before the "
-                "gradients of the others are computed; write instead: local_sgd, diloco or sparta"
-            )
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Call the strategy around the optimizers' steps while inside."""
-        _watch_scalers()
-        handles = []
-        for optimizer in self._taken:
-            handles += [
-                optimizer.register_step_pre_hook(self._before),
-                optimizer.register_step_post_hook(self._after),
-            ]
-            _counted[optimizer] = self
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            for optimizer in self._taken:
-                _counted.pop(optimizer, None)
-
-    def scaled(self, optimizer: torch.optim.Optimizer, enabled: bool, step: Callable[[], Any]) -> Any:
-        """Run a GradScaler's `step`, which may skip the optimizer's, and count it as a step in both cases."""
-        if self._needs_gradients and enabled:
-            raise ValueError(
-                "GradScaler leaves a step out where gradients overflow, and this scheme needs all members' gradients "
-                "in each; write instead: bfloat16 without a GradScaler, or local_sgd, diloco or sparta"
-            )
-        before = self._taken[optimizer]
-        result = step()
-        if self._taken[optimizer] == before:
-            self._after(optimizer)
-        return result
-
-    def _before(self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if self._needs_gradients and any(one is not None for one in (*arguments[1:], named.get("closure"))):
-            raise ValueError(
-                "an optimizer that is given a closure makes its gradients inside its step, where this scheme can't "
-                "average them; write instead: step() without one, or local_sgd, diloco or sparta"
-            )
-        if trained(optimizer) != self._trains[optimizer]:
-            raise ValueError(
-                f"an optimizer trained {self._trains[optimizer]} tensors when the scheme began, and now trains "
-                f"{trained(optimizer)}: only the first ones are synchronized; write instead: one `wrap` for each stage "
-                "of the training"
-            )
-        self._strategy.before_step()
-
-    def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._taken[optimizer] += 1
-        if self._taken[optimizer] > self.taken + 1:
-            raise ValueError(
-                "one optimizer stepped twice before another stepped once: under a scheme all step in turn; write "
-                "instead: `wrap` with those that do"
-            )
-        if min(self._taken.values()) > self.taken:
-            self.taken += 1
-            self._strategy.after_step()
-
-
-def trained(optimizer: torch.optim.Optimizer) -> int:
-    """Return the number of tensors that an optimizer trains."""
-    return sum(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _watch_scalers() -> None:
-    """Make GradScaler, which has no hooks, report the steps of counted optimizers."""
-    step = GradScaler.step
-    if hasattr(step, "__wrapped__"):
-        return
-
-    @wraps(step)
-    def told(self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        steps = _counted.get(optimizer)
-        if steps is None:
-            return step(self, optimizer, *args, **kwargs)
-        return steps.scaled(optimizer, self.is_enabled(), lambda: step(self, optimizer, *args, **kwargs))
-
-    GradScaler.step = told  # type: ignore[method-assign]

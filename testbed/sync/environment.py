@@ -27,6 +27,9 @@ from testbed.sync.session import Session, join
 
 CONTROLLER = "TESTBED_CONTROLLER"
 MEMBER, WORKER = "TESTBED_MEMBER", "TESTBED_WORKER"
+#: The longest wait in seconds for the other members, as in process groups of PyTorch.
+PATIENCE_S = 1800.0
+
 TOKEN_FILE, TLS, LISTEN = "TESTBED_TOKEN_FILE", "TESTBED_TLS", "TESTBED_LISTEN"
 
 
@@ -48,6 +51,8 @@ class MemberEnvironment:
 def join_by_environment(device: str, environ: Mapping[str, str] = os.environ) -> Session:
     """Join the run at the controller that environment variables name, and return the session.
 
+    The other members may come up to PATIENCE_S later: a script may evaluate its model before it joins.
+
     Args:
         device: The device that the member trains on, for the controller's records.
         environ: The environment variables.
@@ -56,7 +61,7 @@ def join_by_environment(device: str, environ: Mapping[str, str] = os.environ) ->
         SyncError: A variable is missing or invalid, or `join` failed.
     """
     member = member_of(environ)
-    return join(member.control, member.name, member.listen, device, token=member.token, tls=member.tls)
+    return join(member.control, member.name, member.listen, device, PATIENCE_S, member.token, tls=member.tls)
 
 
 def member_of(environ: Mapping[str, str]) -> MemberEnvironment:

@@ -17,8 +17,8 @@ from testbed.sync.errors import SyncError
 from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
 
-#: The longest wait in seconds for the controller to accept the connection. It starts within seconds; the wait for the
-#: other members may be much longer.
+#: The longest wait in seconds for this machine's address, and for the controller to accept the connection. Both come
+#: within seconds; the wait for the other members may be much longer.
 REACH_S = 120.0
 
 
@@ -98,7 +98,7 @@ def rendezvous(
         Stopped: The controller tells this member to stop.
     """
     with ExitStack() as on_failure:
-        accepting = on_failure.enter_context(open_listener(listen, timeout_s))
+        accepting = on_failure.enter_context(open_listener(listen, min(timeout_s, REACH_S)))
         channel = on_failure.enter_context(closing(ControlChannel(control, min(timeout_s, REACH_S), tls)))
         on_wait(channel)
         hello = Hello(name, accepting.getsockname(), device, token)

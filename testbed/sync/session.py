@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -131,12 +130,15 @@ class Session(ControlledMember, StrategyMethods):
 
         Raises:
             SyncError: No member could send its state.
-            ValueError: A part has the name of a registered one.
+            ValueError: A part has the name of a registered one, or is a strategy under which no member can join.
         """
         if both := sorted(parts.keys() & self._registered.keys()):
             raise ValueError(f"{', '.join(both)}: registered already; leave it out, or give it another name")
         self._shares = True
         if isinstance(self._engine, ElasticGroup):
+            for name, part in parts.items():
+                if why := getattr(part, "elastic_misfit", ""):
+                    raise ValueError(f"{name}: {why}")
             self._engine.share({**parts, **self._registered})
         return self.rounds
 
@@ -201,9 +203,13 @@ class Session(ControlledMember, StrategyMethods):
         warnings.warn("allreduce_later is deprecated: write allreduce(..., async_op=True)", DeprecationWarning, 2)
         return self.allreduce(tensor, weight, residual, async_op=True)
 
-    @cached_property
+    @property
     def ddp_hook(self) -> Hook:
-        """The hook for DistributedDataParallel: `ddp_model.register_comm_hook(session, session.ddp_hook)`."""
+        """A new hook for a DistributedDataParallel: `ddp_model.register_comm_hook(session, session.ddp_hook)`.
+
+        The model must use all of its parameters in each step, or have `find_unused_parameters=False`: a parameter that
+        is unused at one member would keep its gradient there, and get the mean at the others.
+        """
         from testbed.sync.ddp import hook_of
 
         return hook_of(self)
@@ -379,7 +385,8 @@ def join(
         listen: The IPv4 address at which peers reach this member. Empty takes the first address of an interface other
             than the loopback. The address may appear while the call waits for it.
         device: The device that the member trains on, for the controller's records.
-        timeout: The longest wait, in seconds, for the address, for the controller, and for the other members, each.
+        timeout: The longest wait, in seconds, for the other members, and, up to 120 s, for the address and for the
+            controller, each.
         token: The secret by which the controller accepts this member over TCP without TLS.
         after_round: The round of the restored checkpoint; training continues with the round after it. All members
             give the same.

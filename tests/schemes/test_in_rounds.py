@@ -17,8 +17,9 @@ from testbed.plan import Plan
 from testbed.protocol import Held
 from testbed.schemes import SCHEMES
 from testbed.schemes.training import RoundTraining
-from testbed.schemes.wrapped import OptimizerSteps, moments_of
+from testbed.schemes.wrapped import moments_of
 from testbed.sync.strategies import Strategy
+from testbed.sync.strategies.optimizer_steps import OptimizerSteps
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run, run_with

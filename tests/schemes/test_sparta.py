@@ -23,6 +23,13 @@ PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
 STEPS = 6
 
 
+def test_a_default_device_does_not_change_what_is_drawn() -> None:
+    values = torch.zeros(2000)
+    few, many = drawn(3, 50, values), drawn(3, 1900, values)
+    with torch.device("meta"):
+        assert torch.equal(drawn(3, 50, values), few) and torch.equal(drawn(3, 1900, values), many)
+
+
 def train(directory: Path, **options: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor, int]]:
     """Return each member's parameters after its last step and at the end, and the number of rounds."""
     return trained(directory, PLAN, lambda its: Sparta(its, SpartaOptions(**options)), STEPS)

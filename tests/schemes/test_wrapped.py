@@ -19,9 +19,9 @@ from testbed.plan import Group, Plan
 from testbed.schemes.options import Misfit
 from testbed.schemes.sparta import Sparta, SpartaOptions
 from testbed.schemes.training import RoundTraining
-from testbed.schemes.wrapped import OptimizerSteps
 from testbed.sync import Strategy
 from testbed.sync.strategies import Gradients
+from testbed.sync.strategies.optimizer_steps import OptimizerSteps
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run, run_with
@@ -124,14 +124,16 @@ def test_several_optimizers_step_in_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.local
-def test_a_step_that_a_scaler_leaves_out_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_its_own_name", [False, True])
+def test_a_step_that_a_scaler_leaves_out_counts(tmp_path: Path, by_its_own_name: bool) -> None:
     """One member's gradients overflow in its first step: it takes as many rounds as the other."""
 
     def scaled(session: sync.Session) -> tuple[torch.Tensor, int]:
         net = model()
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120 if session.name == "m0" else 2.0)
-        with schemes.wrap(net, optimizer, "local_sgd", session=session, every=2):
+        wrapped = schemes.wrap(net, optimizer, "local_sgd", session=session, every=2)
+        with session.local_sgd(net, optimizer, 2) if by_its_own_name else wrapped:
             for number in range(STEPS):
                 inputs, targets = batch(session.name, number)
                 optimizer.zero_grad()
@@ -284,6 +286,8 @@ def test_a_scheme_that_averages_gradients_refuses_steps_that_it_can_t_be_before(
         with pytest.raises(ValueError, match="GradScaler"):
             scaler.step(optimizer)
     optimizer.step(lambda: 0.0)  # and afterwards all is as it was
+    with pytest.raises(ValueError, match="closure"), Gradients(_Alone(), list(net.parameters()), optimizer):  # type: ignore[arg-type]
+        optimizer.step(lambda: 0.0)
 
 
 class _Alone:
@@ -313,6 +317,13 @@ def test_parameters_that_are_trained_from_later_on_are_told() -> None:
         first.requires_grad_(True)
         with pytest.raises(ValueError, match=r"1 .* 2"):
             optimizer.step()
+        others[0].requires_grad_(False)
+        with pytest.raises(ValueError, match=r"1 .* 1, .* 1 are others"):
+            optimizer.step()
+    with _Nothing(optimizer, 1.0):  # as the methods of a session do, which synchronize all of a model's tensors
+        optimizer.step()
+        others[0].requires_grad_(True)
+        optimizer.step()
 
 
 class _Nothing(Strategy):

@@ -16,10 +16,12 @@ from testbed.sync.allreduce import ELEMENT_TYPES
 from testbed.sync.codecs import Residual
 from testbed.sync.ddp import hook_of
 from testbed.sync.executor import Work
+from testbed.sync.session import Session
 from testbed.sync.session import _check as session_check
 from tests.program import ForkedProgram, preload
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
+from tests.sync.sessions import run as run_sessions
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
@@ -118,3 +120,17 @@ def test_a_bucket_whose_parameters_change_places_starts_without_a_residual() -> 
         hook(None, Bucket(*parameters)).wait()  # type: ignore[arg-type]
     before, after, later = member.residuals
     assert before is not after and after is later
+
+
+def test_two_models_of_one_session_keep_their_own_residuals(tmp_path: Path) -> None:
+    def work(session: Session) -> bool:
+        member, one, other = OneMember(), Bucket(torch.zeros(4)), Bucket(torch.zeros(4))
+        session.allreduce = member.allreduce  # type: ignore[assignment, method-assign]
+        hooks = session.ddp_hook, session.ddp_hook
+        for _ in range(2):
+            for hook, bucket in zip(hooks, (one, other), strict=True):
+                hook(None, bucket).wait()  # type: ignore[arg-type]
+        first, second, *again = member.residuals
+        return first is not second and again == [first, second]
+
+    assert all(run_sessions(tmp_path, Plan(0, MEMBERS, (chain(MEMBERS),)), work).values())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.sync import environment
 from testbed.sync.environment import MemberEnvironment, join_by_environment, member_of
 from testbed.sync.errors import SyncError
 
@@ -19,6 +20,13 @@ def test_a_worker_is_a_member_by_its_own_name() -> None:
     assert member_of(environment) == MemberEnvironment("unix:/run/testbed/control.sock", "paris-w0")
     several = {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     assert member_of(environment | several).name == "paris-w0.1"
+
+
+def test_the_others_may_come_as_late_as_in_pytorch_s_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+    monkeypatch.setattr(environment, "join", lambda *given, **named: asked.update(timeout=given[4], **named))
+    join_by_environment("cpu", CONTROLLER | {"TESTBED_MEMBER": "paris", "TESTBED_LISTEN": "127.0.0.1"})
+    assert asked == {"timeout": 1800.0, "token": "", "tls": None} or asked == {"timeout": 1800.0, "tls": None}
 
 
 def test_a_token_that_is_no_text_is_named(tmp_path: Path) -> None:

@@ -553,6 +553,30 @@ def test_a_member_that_no_thread_can_be_started_for_leaves_none(
     until(lambda: not left(), lambda: str(left()))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [
+        (lambda session, net, opt: session.gradients(net, opt, powersgd=sync.PowerSgd(1)), "powersgd"),
+        (lambda session, net, opt: session.diloco(net, opt, 4, delay=1), "delay"),
+    ],
+)
+def test_a_strategy_under_which_nobody_can_join_is_refused_in_an_elastic_run(
+    tmp_path: Path, strategy: Callable[..., sync.Strategy], says: str
+) -> None:
+    def work(session: sync.Session) -> str:
+        net = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with pytest.raises(ValueError) as caught:
+            session.share(model=net, strategy=strategy(session, net, optimizer))
+        session.share(model=net, strategy=session.local_sgd(net, optimizer))
+        return str(caught.value)
+
+    members = names(2)
+    with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job()) as controller:
+        controller.lease_s = 30.0
+        assert all(f"leave out `{says}`" in said for said in run_with(controller, work).values())
+
+
 def test_a_report_refuses_figures_for_which_the_controller_would_exclude_the_member(tmp_path: Path) -> None:
     def work(session: sync.Session) -> None:
         for name, value in {"compute_s": -0.1, "paced_s": float("nan"), "late_s": float("inf"), "steps": -1}.items():

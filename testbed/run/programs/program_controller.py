@@ -28,6 +28,9 @@ from testbed.spec.topology import Topology
 BUCKET_BYTES = 25 * 1024 * 1024
 #: The number of rounds: the programs decide how many there are.
 ENDLESS = 1_000_000_000
+#: The longest wait in seconds for a member in a round, as in process groups of PyTorch: one may evaluate its model for
+#: minutes, while the others wait. The end of a program is noticed at once.
+ROUND_TIMEOUT_S = 1800.0
 POLICY = "auto"
 
 #: Rounds without training: a scheme around a script first compares the members' parameters (`check_alike`).
@@ -81,7 +84,7 @@ class ProgramController:
         spec = ControllerSpec(
             members=view.names,
             secret=secrets.token_hex(32),
-            jobs={name: Job(ENDLESS) for name in view.names},
+            jobs={name: Job(ENDLESS, round_timeout_s=ROUND_TIMEOUT_S) for name in view.names},
             planning=PlanningSpec(view=view, policy=POLICY, codec=codec, measured_bytes=True),
         )
         self._folder = folder

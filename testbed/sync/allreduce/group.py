@@ -460,5 +460,6 @@ def _of_all(current: Round) -> tuple[MeanSlice]:
 
 def _out_of_time(current: Round) -> SyncError:
     missing = sorted(current.missing().items())
-    text = ", ".join(f"{peer} ({data})" for peer, data in missing)
-    return current.error(f"timed out, waiting for {text}", "timeout", missing[0][0] if missing else None)
+    awaited = ", ".join(f"{peer} ({data})" for peer, data in missing)
+    remedy = "if a member is only slow, give a longer `--round-timeout`, or `sync.round_timeout` in an experiment"
+    return current.error(f"timed out, waiting for {awaited}; {remedy}", "timeout", missing[0][0] if missing else None)

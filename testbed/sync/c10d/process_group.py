@@ -72,7 +72,7 @@ def _as_gloo(name: str) -> Any:
     """
 
     def collective(self: WanGroup, *arguments: Any, **options: Any) -> Any:
-        work = getattr(self._plain, name)(*arguments, **options)
+        work = getattr(self.plain, name)(*arguments, **options)
         return work if name in POINT_TO_POINT else self._over_gloo(work, arguments)
 
     return collective
@@ -81,8 +81,10 @@ def _as_gloo(name: str) -> Any:
 class WanGroup(dist.ProcessGroup):
     """The process group of the backend `wan`, as one rank sees it.
 
-    A plain group of C++ with gloo as its backend does all collectives other than large sums of floats. The session
-    begins with the first large sum, which all ranks reach together.
+    The session begins with the first large sum of floats, which all ranks reach together.
+
+    Attributes:
+        plain: A group of C++ with gloo as its backend, which does all other collectives.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, rendezvous: GroupRendezvous) -> None:
@@ -92,14 +94,15 @@ class WanGroup(dist.ProcessGroup):
         self._rendezvous = rendezvous
         self._gloo = dist.ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
         self._gloo._set_sequence_number_for_group()
-        self._plain = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
-        for group in (self, self._plain):
+        self.plain = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
+        for group in (self, self.plain):
             for device in ("cpu", "cuda"):
                 group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo)
             group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._guard = threading.Lock()
         self._session: Session | None = None
         self._failure = GroupFailure()
+        self._lost = ""  # gloo's error for a rank that was lost before the first sum
         atexit.register(self.shutdown)
 
     def getBackendName(self) -> str:
@@ -115,15 +118,15 @@ class WanGroup(dist.ProcessGroup):
             opts = _reducing_by(ReduceOp.SUM if opts is None else opts)
         if len(tensors) == 1 and self._is_planned(tensors[0], opts.reduceOp):
             return self._sum(tensors[0], opts.reduceOp, lambda: [tensors[0]])
-        return self._over_gloo(self._plain.allreduce(tensors, opts), tensors)
+        return self._over_gloo(self.plain.allreduce(tensors, opts), tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Sum several tensors at once. Tensors of different types or devices go over gloo."""
         opts = opts or AllreduceCoalescedOptions()
         if not all(self._is_planned(tensor, opts.reduceOp) for tensor in tensors):
-            return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
+            return self._over_gloo(self.plain.allreduce_coalesced(tensors, opts), tensors)
         if len({(tensor.dtype, tensor.device) for tensor in tensors}) > 1:
-            return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
+            return self._over_gloo(self.plain.allreduce_coalesced(tensors, opts), tensors)
         values = [tensor.detach() for tensor in tensors]  # parameters are written on another thread, with autograd on
         together = torch.cat([its.view(-1) for its in values])
 
@@ -192,13 +195,25 @@ class WanGroup(dist.ProcessGroup):
         if self._failure.error is not None:
             raise dist.DistBackendError(str(self._failure.error))
         if self._session is None:
+            come = self.plain.barrier()
+            threading.Thread(target=self._await_all, args=(come,), name="wan-first", daemon=True).start()
             try:
                 self._session = self._rendezvous.join(self._timeout_s, self._failure.set)
             except SyncError as error:
-                self._failure.set(error)
-                raise dist.DistBackendError(str(error)) from error
+                lost = f"a rank was lost before the first large sum: {self._lost}"
+                why = SyncError(lost, rule="peer-lost") if self._lost else error
+                self._failure.set(why)
+                raise dist.DistBackendError(str(why)) from error
             self._failure.expected = True
         return self._session
+
+    def _await_all(self, come: dist.Work) -> None:
+        """Wait until all ranks have come to the first sum. If one was lost before, which gloo notices, join no more."""
+        try:
+            come.wait()
+        except RuntimeError as error:
+            self._lost = str(error)
+            self._rendezvous.give_up()
 
     def abort(self) -> None:
         """End the running collectives with an error, here and at the other ranks."""

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from msgspec.structs import asdict
 from torch import Tensor
 
@@ -133,12 +134,19 @@ class Membership(ControlledMember):
         Args:
             parameters: The model's parameters, with as many elements as the participant's.
             step: Makes the local step with the given number: it moves the parameters from their present values, as
-                `optimizer.step()` does. Called on a thread of its own.
+                `optimizer.step()` does. Called on a thread of its own, with the caller's default device and the
+                parameters' CUDA device; `torch.autocast` belongs inside it.
         """
+        default = torch.get_default_device()
 
         def local_step(given: Tensor, number: int) -> Tensor:
             flat.scatter(given, parameters)
-            step(number)
+            with ExitStack() as devices:
+                if parameters[0].is_cuda:
+                    devices.enter_context(torch.cuda.device(parameters[0].device))
+                if default.type != "cpu":  # as a context it slows every operation down
+                    devices.enter_context(default)
+                step(number)
             return flat.gather(parameters).cpu().sub_(given)
 
         flat.scatter(self.train(local_step), parameters)

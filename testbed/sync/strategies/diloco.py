@@ -71,6 +71,13 @@ class DiLoCo(Periodic):
         if self._steps == self._began + self._every:
             self._end_period()
 
+    @property
+    def elastic_misfit(self) -> str:
+        """Not empty with a delay."""
+        if not self._delay:
+            return ""
+        return "rounds that overlap steps leave members no moment to come back: leave out `delay`"
+
     def over(self, rounds: int, taken: int) -> bool:
         """Return whether the steps and a final `settle` make enough rounds.
 

@@ -148,6 +148,13 @@ class Gradients(Strategy):
             flat.scatter(self._room, gradients)
 
     @property
+    def elastic_misfit(self) -> str:
+        """Not empty with PowerSGD, whose step has two rounds."""
+        if self._powersgd is None:
+            return ""
+        return "PowerSGD's step has two rounds, which leaves members no moment to come back: leave out `powersgd`"
+
+    @property
     def together(self) -> bool:
         """True: all members take the same steps."""
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, overload
 
@@ -14,7 +14,6 @@ from testbed.sync.errors import SyncError
 if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
-    from torch.utils.hooks import RemovableHandle
 
     from testbed.sync.allreduce import RoundResult
     from testbed.sync.codecs import Residual
@@ -62,8 +61,9 @@ class Strategy(ABC):
     """Synchronizes a model around its optimizer's steps. All members must take equally many steps.
 
     A context manager: inside the context the optimizer's hooks call the strategy, and the training loop is the same as
-    without it. At the end of the context, unless there was an error, `settle` makes the members agree. A loop whose
-    optimizer has no hooks passes None and calls `before_step`, `after_step` and `settle` itself.
+    without it. A step that a GradScaler skips counts. At the end of the context, unless there was an error, `settle`
+    makes the members agree. A loop whose optimizer has no hooks passes None and calls `before_step`, `after_step` and
+    `settle` itself.
 
     A failed round raises a SyncError out of the step; it names the peer, the epoch and the round.
 
@@ -78,7 +78,7 @@ class Strategy(ABC):
     def __init__(self, optimizer: Optimizer | None, weight: float) -> None:
         self.weight = weight
         self._optimizer = optimizer
-        self._handles: list[RemovableHandle] = []
+        self._hooked = ExitStack()
 
     def before_step(self) -> None:  # noqa: B027 (a strategy may do nothing here)
         """Change the gradients before the optimizer uses them; called before each of its steps."""
@@ -111,6 +111,11 @@ class Strategy(ABC):
         return ()
 
     @property
+    def elastic_misfit(self) -> str:
+        """The reason why members can't leave and join under this strategy; empty if they can."""
+        return ""
+
+    @property
     def together(self) -> bool:
         """True if all members hold the same parameters and no round is under way; asked between two steps."""
         return False
@@ -140,17 +145,16 @@ class Strategy(ABC):
 
     def __enter__(self) -> Self:
         if self._optimizer is not None:
-            self._handles = [
-                self._optimizer.register_step_pre_hook(lambda *_: self.before_step()),
-                self._optimizer.register_step_post_hook(lambda *_: self.after_step()),
-            ]
+            from testbed.sync.strategies.optimizer_steps import OptimizerSteps  # it loads PyTorch
+
+            steps = OptimizerSteps(self, [self._optimizer], fixed=False)
+            self._hooked.enter_context(steps.counted())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._hooked.close()
         if kind is None:
             self.settle()
 

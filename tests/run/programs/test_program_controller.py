@@ -32,6 +32,8 @@ def test_every_plan_has_the_codec_of_the_scheme(tmp_path: Path) -> None:
     controller = controller_of(tmp_path, "TESTBED_SCHEME", "muloco", "bins2")
     planning = controller._controller._spec.planning
     assert planning is not None and planning.codec == "bins2"
+    assert {job.round_timeout_s for job in controller._controller._spec.jobs.values()} == {1800.0}
+    assert planning.measured_bytes
 
 
 def test_plans_are_made_over_the_routes_around_links_that_are_down(tmp_path: Path) -> None:

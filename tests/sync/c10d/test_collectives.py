@@ -131,6 +131,8 @@ def objects(values: torch.Tensor, op: dist.ReduceOp, group: dist.ProcessGroup) -
     dist.all_gather_object(found, {"rank": group.rank()}, group)
     assert found == [{"rank": rank} for rank in range(group.size())]
     dist.barrier(group)
+    dist.monitored_barrier(group)
+    dist.monitored_barrier(group, timedelta(seconds=TIMEOUT_S), wait_all_ranks=True)
     return []
 
 

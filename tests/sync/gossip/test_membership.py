@@ -62,6 +62,18 @@ def test_three_members_of_hop_average_without_a_controller() -> None:
         assert torch.allclose(values, torch.tensor([1.0, 1.0, 1.0, 1.0, 60.0]))
 
 
+def test_a_step_has_the_caller_s_default_device() -> None:
+    peers, found = addresses(*"ab"), []
+
+    def trained(name: str) -> None:
+        parameters = [torch.zeros(1, device="cpu")]
+        with hop.join(name, parameters, 2, peers=peers, token="a secret") as membership, torch.device("meta"):
+            membership.train_model(parameters, lambda number: found.append(torch.zeros(1).device.type))
+
+    each("ab", trained)
+    assert found == ["meta"] * 4
+
+
 def test_a_member_that_fails_ends_the_others() -> None:
     peers = addresses(*"ab")
 

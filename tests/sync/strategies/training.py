@@ -14,8 +14,8 @@ from testbed import sync
 from testbed.plan import Plan
 from testbed.protocol import Job
 from testbed.schemes.training import RoundTraining
-from testbed.schemes.wrapped import OptimizerSteps
 from testbed.sync import Strategy
+from testbed.sync.strategies.optimizer_steps import OptimizerSteps
 from tests.sync.sessions import run
 
 FEATURES = 12
