@@ -43,9 +43,9 @@ class ControlledRun:
         }
 
     def write_final(self, path: Path) -> None:
-        """Write the outcome to a file. If the disk refuses, only the log says so."""
+        """Write the outcome to a file. If the disk refuses or the file's folder is gone, only the log says so."""
         try:
-            write_json(path, self.final())
+            write_json(path, self.final(), path.parent)
         except OSError as error:
             log.error("the run's outcome can't be written to %s: %s", path, error)
 

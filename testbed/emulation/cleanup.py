@@ -6,8 +6,8 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -60,14 +60,15 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
     names = [name for name in label.networks() if network in (None, name)]
     for name in names:
         _end_owner(name)
-    processes = label.kill_processes(network)
-    try:
-        containers = remove_containers(client, network) if client is not None else []
-    except engine.ENGINE_ERRORS as error:
-        raise engine.EngineError(f"some containers may not have been removed: {error}") from error
-    finally:
-        label.remove_state(network)
-    return CleanupResult(tuple(names), tuple(containers), tuple(processes))
+    found, failure = _found(client)
+    ours = [each for each in found if network in (None, each.network)]
+    _, containers, processes = _take_all(client, [each for each in ours if not _has_successor(each.network)], failure)
+    return CleanupResult(tuple(names), containers, processes)
+
+
+def _has_successor(network: str) -> bool:
+    """Return whether another process has taken a network's name since the network's owner was ended."""
+    return label.owner(network) not in (None, ProcessIdentity.own())
 
 
 def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
@@ -76,18 +77,32 @@ def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
     Raises:
         EngineError: The engine failed. Everything but the containers was removed.
     """
-    failure = None
+    found, failure = _found(client)
+    processes = [pid for each in found if each.owner for pid in label.end_crashed_launches(each.network)]
+    networks, containers, killed = _take_all(client, [each for each in found if each.owner is None], failure)
+    return CleanupResult(networks, containers, (*processes, *killed))
+
+
+def _found(client: docker.DockerClient | None) -> tuple[list[NetworkRemains], Exception | None]:
+    """Return what `find` returns; if the engine fails, without containers, and with the engine's error."""
     try:
-        found = find(client)
+        return find(client), None
     except engine.ENGINE_ERRORS as error:
-        found, failure = find(None), error
+        return find(None), error
+
+
+def _take_all(
+    client: docker.DockerClient | None, remains: Iterable[NetworkRemains], failure: Exception | None
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]:
+    """Remove what is left of networks. Returns the names of the networks and the containers, and the processes' ids.
+
+    Raises:
+        EngineError: The engine failed, now or before (`failure`). Everything but the containers was removed.
+    """
     networks, containers, processes = list[str](), list[str](), list[int]()
-    for each in found:
-        if each.owner is not None:
-            processes += label.end_crashed_launches(each.network)
-            continue
+    for each in remains:
         try:
-            removed = _take_crashed(client, each.network)
+            removed = _take(client, each.network)
         except FileExistsError:  # another process has taken this name, and removed what was left
             continue
         except engine.ENGINE_ERRORS as error:
@@ -97,15 +112,22 @@ def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
         processes += each.processes
     if failure is not None:
         raise engine.EngineError(f"some containers may not have been removed: {failure}") from failure
-    return CleanupResult(tuple(networks), tuple(containers), tuple(processes))
+    return tuple(networks), tuple(containers), tuple(processes)
 
 
-def _take_crashed(client: docker.DockerClient | None, network: str) -> list[str]:
-    """Remove what a network without an owner left, and return the names of its containers."""
-    if not label.is_name(network):  # no folder may be made under it
-        label.kill_processes(network)
-        return remove_containers(client, network) if client is not None else []
-    with label.labelled(network):  # ends the network's processes, and keeps others from taking the name
+def _take(client: docker.DockerClient | None, network: str) -> list[str]:
+    """Remove what a network without another owner left, and return the names of its containers.
+
+    Raises:
+        FileExistsError: Another process has taken the name meanwhile.
+    """
+    own = label.owner(network) == ProcessIdentity.own()
+    with ExitStack() as claimed:
+        if own or not label.is_name(network):  # no folder may be made under a name that none can have
+            claimed.callback(label.remove_state, network)
+            label.kill_processes(network)
+        else:
+            claimed.enter_context(label.labelled(network))  # ends its processes, and keeps others from taking the name
         return remove_containers(client, network) if client is not None else []
 
 
@@ -143,21 +165,18 @@ def with_engine(action: Callable[[docker.DockerClient | None], T]) -> T:
 
 def sweep(client: docker.DockerClient | None, network: str) -> None:
     """Remove what this process's own network may have left at its end; leave a network of another process alone."""
-    if label.owner(network) == ProcessIdentity.own():  # an interrupt cut the network's clean-up short
-        clean(client, network)
-        return
-    with suppress(FileExistsError), label.labelled(network):  # ends the network's processes
-        if client is not None:
-            remove_containers(client, network)
+    with suppress(FileExistsError):
+        _take(client, network)  # where it is still this process's own, an interrupt cut the network's clean-up short
 
 
 def _end_owner(network: str) -> None:
+    """Have a network's owner end, and kill it if it does not in time. A later owner of the name is left alone."""
+    owner = label.owner(network)
+    if owner is None or owner.pid == os.getpid():
+        return
+    owner.send(signal.SIGTERM)
     deadline = time.monotonic() + OWNER_DEADLINE_S
-    asked = None
-    while (owner := label.owner(network)) is not None and owner.pid != os.getpid():
-        if asked != owner:
-            owner.send(signal.SIGTERM)
-            asked = owner
+    while label.owner(network) == owner:
         if time.monotonic() > deadline:
             owner.send(signal.SIGKILL)
         time.sleep(0.05)

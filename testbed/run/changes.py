@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from testbed.api.models import By
 from testbed.api.requests import (
@@ -27,7 +27,6 @@ from testbed.api.requests import (
     SwapNetwork,
 )
 from testbed.controller.client import ControllerClient, ControllerError, ControllerFailedError
-from testbed.controller.model.spec import Newcomer
 from testbed.emulation.daemon.handlers import change_links, changes_of, check_file, check_site, pairs_of, pause_replay
 from testbed.emulation.testbed import Testbed
 from testbed.link import pair_name
@@ -40,6 +39,9 @@ from testbed.schemes.options import Misfit
 from testbed.spec.event import Event, LinkChange
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
+
+if TYPE_CHECKING:
+    from testbed.run.workers import Workers
 
 
 class ChangeListener(Protocol):
@@ -59,19 +61,6 @@ class ChangeListener(Protocol):
         removed: Sequence[str] = (),
     ) -> None:
         """Handle one change, which was carried out."""
-
-
-class WorkerPrograms(Protocol):
-    """The programs that train in the workers' containers."""
-
-    def kill(self, worker: str) -> None:
-        """Kill a worker, as a crash would."""
-
-    def restart(self, worker: str) -> None:
-        """Restart a worker; one that still runs is killed first."""
-
-    def one_more(self, site: str) -> AbstractContextManager[Newcomer]:
-        """Start one more worker at a site, and yield its controller entry. An exception in the context removes it."""
 
 
 class Changes:
@@ -98,7 +87,7 @@ class Changes:
         experiment: Experiment,
         testbed: Testbed,
         controller: ControllerClient | None,
-        workers: WorkerPrograms | None,
+        workers: Workers | None,
         tell: ChangeListener,
         before_routes: Callable[[set[str]], None],
         planner: ControllerClient | None = None,
@@ -272,7 +261,7 @@ class Changes:
             raise ApiProblem(NOT_HERE, "a command trains in this run, so its workers can't be changed")
         return self._controller
 
-    def _programs_with(self, worker: str) -> WorkerPrograms:
+    def _programs_with(self, worker: str) -> Workers:
         """Return the workers' programs. Raises ApiProblem if a command trains, or the run has no such `worker`."""
         self._required_controller()
         assert self._workers is not None

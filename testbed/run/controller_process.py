@@ -48,6 +48,8 @@ class ControllerProcess:
     def __enter__(self) -> ControllerProcess:
         spec = self._folder / "controller.json"
         write_secret(spec, self._spec.model_dump_json())
+        for path in self._sockets:  # of a controller that was killed
+            path.unlink(missing_ok=True)
         self._log = (self._run / "logs" / "controller.log").open("wb")
         self._process = subprocess.Popen(
             [
@@ -79,10 +81,13 @@ class ControllerProcess:
             tail = "\n".join(last_lines(log, 10))
             raise ControllerFailed(f"the controller {how_it_ended(status)}; {log} ends with:\n{tail}")
 
+    @property
+    def _sockets(self) -> list[Path]:
+        return [self._folder / OWNER, *(self.control / member / SOCKET for member in self._spec.members)]
+
     def _wait_until_there(self) -> None:
         deadline = time.monotonic() + START_DEADLINE_S
-        sockets = [self._folder / OWNER, *(self.control / member / SOCKET for member in self._spec.members)]
-        while not all(path.exists() for path in sockets):
+        while not all(path.exists() for path in self._sockets):
             self.check()
             if time.monotonic() > deadline:
                 raise ControllerFailed(

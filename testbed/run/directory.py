@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +85,21 @@ class RunDirectory:
         return True
 
     def append(self, file: str, record: Mapping[str, Any]) -> None:
-        """Append a line to a JSONL file. Any thread may call this."""
+        """Append a line to a JSONL file. Any thread may call this.
+
+        Raises:
+            OSError: The line can't be written, or the directory was removed before the file's first line.
+        """
         with self._lock:
             if file not in self._records:
+                if not self.path.is_dir():
+                    raise FileNotFoundError(ENOENT, "the run's directory is gone", str(self.path))
                 self._records[file] = Records(self.path / file)
             self._records[file].append(record)
 
     def write(self, file: str, value: Mapping[str, Any]) -> None:
-        """Write a whole JSON file."""
-        write_json(self.path / file, value)
+        """Write a whole JSON file. Raises FileNotFoundError where the directory was removed."""
+        write_json(self.path / file, value, self.path)
 
     def read(self, file: str, without: Collection[str] = ()) -> list[dict[str, Any]]:
         """Return the lines of a JSONL file, without some of their keys; empty if there is no such file."""

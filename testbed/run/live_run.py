@@ -58,11 +58,17 @@ class LoopExecutor(Executor):
         return future
 
     def wait(self, seconds: float) -> None:
-        """Run the queued calls, and those that arrive within `seconds`. Raises RunFailed if a call does."""
+        """Run the calls that are queued by now, and those that arrive within `seconds`.
+
+        Raises:
+            RunFailed: A call raised it.
+        """
         until = time.monotonic() + seconds
         with suppress(queue.Empty):
-            while True:
-                _do(*self._asked.get(timeout=max(0.0, until - time.monotonic())))
+            for _ in range(self._asked.qsize()):
+                _do(*self._asked.get_nowait())
+            while (left := until - time.monotonic()) > 0:
+                _do(*self._asked.get(timeout=left))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Reject further calls, and cancel the queued ones."""

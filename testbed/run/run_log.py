@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,6 +41,7 @@ class RunLog:
         self._told = 0  # of these lines; the display may have printed those of earlier runs
         self._states: dict[str, LinkState] = {}
         self._steps = RateSteps()
+        self._stepping = threading.Lock()  # samples come on a thread of their own
         self.events: list[dict[str, Any]] = []
         self.plans: dict[int, dict[str, Any]] = {}
         self.status: Mapping[str, Any] = {}
@@ -62,7 +64,9 @@ class RunLog:
         self._samples = (*self._samples[-1:], sample)
         self.directory.append("traffic.jsonl", sample)
         rates = {link: state.rate_bps if state.up else None for link, state in self._states.copy().items()}
-        for step in self._steps.look(sample["at_s"], rates, sample["bytes"]):
+        with self._stepping:
+            steps = self._steps.look(sample["at_s"], rates, sample["bytes"])
+        for step in steps:
             self.events.append(step.to_event())
             self._lines.append(str(step))
         self.announce()
@@ -91,7 +95,8 @@ class RunLog:
         record |= {"by": by} if by == "hand" else {}
         record |= {"changed": dict(changed)} if changed is not None else {}
         if kind in ("change", "swap"):
-            self._steps.forget([target] if kind == "change" else None)
+            with self._stepping:
+                self._steps.forget([target] if kind == "change" else None)
         for link in removed:
             self._states.pop(link, None)
             self.directory.append("links.jsonl", {"at_s": record["at_s"], "link": link, "removed": True})

@@ -16,9 +16,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
+
+import docker
 
 from testbed.controller.client import ControllerError
 from testbed.emulation.containers import engine
@@ -76,6 +77,7 @@ class EngineWatch:
 
     def __init__(self) -> None:
         self._closed = threading.Event()
+        self._client: docker.DockerClient | None = None
         self._silent_since: float | None = None
         self._complaint = ""
         self._thread = threading.Thread(target=self._ask, name="engine watch", daemon=True)
@@ -90,6 +92,7 @@ class EngineWatch:
 
     def __enter__(self) -> Self:
         """Start to ping the Docker engine, on a thread."""
+        self._client = self._connected()  # here: `client_of` changes the environment, which other threads may copy
         self._thread.start()
         return self
 
@@ -97,17 +100,28 @@ class EngineWatch:
         """Stop the pings. A thread that still waits for the engine after ANSWER_S is left to end by itself."""
         self._closed.set()
         self._thread.join(ANSWER_S)
+        if self._client is not None:
+            self._client.close()
+
+    def _connected(self) -> docker.DockerClient | None:
+        try:
+            return engine.client_of(engine.address(), timeout=ANSWER_S)
+        except (OSError, *engine.ENGINE_ERRORS) as error:  # OSError: no file may be opened, say
+            self._complaint = str(error)
+            return None
 
     def _ask(self) -> None:
         while not self._closed.wait(ASK_S):
             asked = time.monotonic()
-            try:
-                with closing(engine.client_of(engine.address(), timeout=ANSWER_S)) as client:
-                    client.ping()
-                self._silent_since = None
-            except (OSError, *engine.ENGINE_ERRORS) as error:  # OSError: no file may be opened, say
-                self._complaint = str(error)
-                self._silent_since = self._silent_since or asked
+            self._client = self._client or self._connected()
+            if self._client is not None:
+                try:
+                    self._client.ping()
+                    self._silent_since = None
+                    continue
+                except (OSError, *engine.ENGINE_ERRORS) as error:
+                    self._complaint = str(error)
+            self._silent_since = self._silent_since or asked
 
 
 #: The space that a run leaves for its summary and page, its workers' logs (4 MiB each at most) and the host.

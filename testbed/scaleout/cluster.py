@@ -116,15 +116,15 @@ def up(hosts: Hosts, say: Callable[[str], None]) -> None:
 
 
 def down(say: Callable[[str], None]) -> list[str]:
-    """End the cluster's processes on every host and on this machine.
+    """End the cluster's processes on every host and on this machine. A host that is in another cluster is left alone.
 
     Returns:
-        One line for each host that could not be reached.
+        One line for each host that could not be reached, or was left alone.
 
     Raises:
         CannotRun: No cluster is up.
     """
-    node.read()
+    head = node.read().head
     lost = []
     if KEPT.exists():
         hosts = Hosts.load(KEPT)
@@ -132,7 +132,7 @@ def down(say: Callable[[str], None]) -> list[str]:
 
         def leave(ssh: Ssh) -> str | None:
             try:
-                ssh.run(_node_command(ssh, "stop"), timeout_s=LEAVE_S)
+                ssh.run(_node_command(ssh, f"stop {head}"), timeout_s=LEAVE_S)
             except CannotRun as error:
                 return str(error)
             return None

@@ -309,12 +309,17 @@ def hosts_alive(ray: Any) -> dict[str, str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Start by the configuration on standard input, or stop. Returns the exit code, 3 where this machine can't."""
+    """Start by the configuration on standard input, or stop. Returns the exit code, 3 where this machine can't.
+
+    `stop HEAD` leaves the node of a cluster with another head alone.
+    """
     try:
         if words == ["start"]:
             start(ClusterNode.load(sys.stdin.read()))
-        else:
-            stop()
+            return 0
+        if words[1:] and CONFIGURATION.exists() and (node := read()).head != words[1]:
+            raise CannotRun(f"this machine is a node of another cluster by now, {node.cluster}, and was left alone")
+        stop()
     except CannotRun as error:
         print(error, file=sys.stderr)
         return 3

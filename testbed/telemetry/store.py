@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,16 @@ def read_json(path: Path) -> Any:
     return _parsed(path.read_text(encoding="utf-8"))
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file, and its folder where that is missing; a reader sees the old file or the whole new one."""
+def write_json(path: Path, value: Mapping[str, Any], root: Path | None = None) -> None:
+    """Write a JSON file, and its folder where that is missing; a reader sees the old file or the whole new one.
+
+    A folder `root` above the file is not made: the user may have removed the run whose directory it is.
+
+    Raises:
+        OSError: The file can't be written, or `root` is not there.
+    """
+    if root is not None and not root.is_dir():
+        raise FileNotFoundError(ENOENT, "the folder is gone", str(root))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -73,6 +74,15 @@ def test_the_name_of_an_axis_and_its_labels_are_printed_as_they_are(
     only = Comparison([run], {run.key: next(iter(compared.made.values()))})
     heading, row, _ = printed(only, monkeypatch, width=40)
     assert heading.startswith("delay [ms] ") and row.startswith("[/] ")
+
+
+def test_a_run_that_was_removed_meanwhile_costs_the_others_nothing(compared: Comparison, tmp_path: Path) -> None:
+    star, mst = compared.planned[0], compared.planned[-1]
+    gone = replace(compared.made[star.key], directory=tmp_path / "gone")
+    left = Comparison(compared.planned, {**compared.made, star.key: gone})
+    found = left.outcome(star.point)
+    assert len(found["spread"]["seconds_per_round_p50"]) == 1 and found["verdicts"] == ["trusted", "trusted"]
+    assert len(left.outcome(mst.point)["spread"]["wan_bytes"]) == 2
 
 
 @pytest.mark.parametrize(

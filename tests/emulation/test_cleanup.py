@@ -16,7 +16,7 @@ from typing import Any
 import docker
 import pytest
 
-from testbed.emulation import label
+from testbed.emulation import cleanup, label
 from testbed.emulation.cleanup import CleanupResult, clean, clean_crashed, find, sweep
 from testbed.emulation.containers import engine
 from testbed.emulation.containers import fleet as containers
@@ -114,6 +114,20 @@ def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(own
     assert (label.STATE_ROOT / "in-order").exists()
     await_gone(routers)
     assert label.networks() == []
+
+
+def test_who_takes_the_name_meanwhile_keeps_it(owned: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned("one")
+    end, successors = cleanup._end_owner, []
+
+    def end_and_begin(network: str) -> None:
+        end(network)
+        successors.append(owned("one"))
+
+    monkeypatch.setattr(cleanup, "_end_owner", end_and_begin)
+    assert clean(None, "one") == CleanupResult(("one",), (), ())
+    ((owner, routers),) = successors
+    assert all(Path(f"/proc/{pid}").exists() for pid in routers) and owner.poll() is None
 
 
 @pytest.mark.tour

@@ -127,7 +127,7 @@ def test_an_event_happens_once_at_its_time_or_round(tmp_path: Path) -> None:
 @pytest.mark.local
 def test_the_controller_of_a_command_is_told_of_the_network_among_its_workers(tmp_path: Path) -> None:
     names = {"paris-w0", "dallas-w0"}
-    train = {"command": dict.fromkeys(names, ["true"]), "backend": "wan"}
+    train = {"command": {name: ["true"] for name in names}, "backend": "wan"}
     events = {"at": "2s", **DOWN}, {"at": "3s", "swap": "other.yaml"}
     played, recorder = script(tmp_path, *events, of_command=True, train=train, sync=None)
     played.play(2.0, 0)

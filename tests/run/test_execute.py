@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from testbed.run.terminal.display import Display, OutputClosedError, ProgressCon
 from testbed.run.watchdog import DISK_OF, HOST
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
+from testbed.telemetry.store import write_json
 from tests.run.pair import TOPOLOGY
 
 ROOT = Path(__file__).parents[2]
@@ -172,6 +174,35 @@ def test_a_machine_that_breaks_is_the_run_s_failure_after_the_start_alone(
             execute_experiment(experiment, "pair", False, write_report, display, make_run)
     (reason,) = json.loads(Path("runs/latest/summary.json").read_text())["reasons"]
     assert str(error) in reason
+
+
+@pytest.mark.local
+def test_a_run_whose_directory_is_removed_has_failed_and_nothing_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("testbed.run.execute.removed_at_end", lambda *_, **__: nullcontext())
+
+    def make_run(experiment: Experiment, directory: RunDirectory, display: Display) -> MagicMock:
+        directory.write("manifest.json", {"started_s": 1.0, "training_started_s": 2.0})
+
+        def lose(*_: object) -> None:
+            shutil.rmtree(directory.path)
+            for name in ("final.json", "plans/0001.json"):  # as the controller does at its end
+                with pytest.raises(FileNotFoundError):
+                    write_json(directory.path / name, {}, directory.path)
+            with pytest.raises(FileNotFoundError):
+                directory.append("events.jsonl", {})
+            raise RunFailed(f"{directory.path} is gone", rule=HOST)
+
+        run = MagicMock(experiment=experiment, directory=directory, display=display)
+        run.execute.side_effect = lose
+        return run
+
+    experiment, display = MagicMock(), Display(Console(file=io.StringIO()))
+    experiment.name = "pair"
+    done = execute_experiment(experiment, "pair", False, write_report, display, make_run)
+    assert not done.finished and not done.directory.exists()
 
 
 @pytest.mark.local

@@ -52,6 +52,19 @@ def run(folder: Path, display: Display) -> Iterator[Path]:
         yield folder
 
 
+def test_a_wait_ends_although_calls_keep_coming() -> None:
+    executor, made = LoopExecutor(), []
+
+    def again() -> None:
+        made.append(executor.submit(again))
+
+    executor.submit(again)
+    for seconds in (0.0, 0.02):
+        executor.wait(seconds)
+    assert len(made) > 1
+    executor.shutdown()
+
+
 @pytest.fixture(autouse=True)
 def closed_at_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Close the sockets that commands keep to their end."""

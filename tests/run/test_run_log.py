@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import time
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from testbed.link import CoDel, LinkState, Queue
 from testbed.run.directory import RunDirectory
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display, Snapshot
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -70,6 +73,27 @@ def test_a_drop_in_a_trace_is_an_event_on_the_page_and_a_line_in_the_terminal(tm
     assert printed.getvalue().count("drop a->b") == 1
     assert not (run_log.directory.path / "events.jsonl").exists(), "no event of the experiment's own"
     assert run_log.by_hand == []
+
+
+def test_an_event_waits_for_a_sample_that_is_being_added(tmp_path: Path) -> None:
+    run_log = RunLog(RunDirectory("run_log", tmp_path), Shown())
+    looking, may_end, order = threading.Event(), threading.Event(), []
+
+    def look(*_: object) -> list[Any]:
+        looking.set()
+        may_end.wait(PATIENCE_S)
+        order.append("sample")
+        return []
+
+    run_log._steps.look = look  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as pool:
+        sample = pool.submit(run_log.sampled, taken(1.0, 1000))
+        assert looking.wait(PATIENCE_S)
+        event = pool.submit(lambda: (run_log.happened("change", "a->b"), order.append("event")))
+        assert not wait([event], 0.05).done
+        may_end.set()
+        wait([sample, event])
+    assert order == ["sample", "event"]
 
 
 def test_a_link_s_state_is_recorded_with_its_queue_s_discipline(tmp_path: Path) -> None:

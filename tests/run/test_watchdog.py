@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from testbed.controller.client import ControllerClient
+from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.containers import engine
 from testbed.run import watchdog
-from testbed.run.controller_process import ControllerProcess
+from testbed.run.controller_process import ControllerFailed, ControllerProcess
 from testbed.run.errors import RunFailed
 from testbed.run.watchdog import LEAST_QUIET_S, EngineWatch, Watchdog, check_machine, longest_quiet_s
 from testbed.spec.experiment import Experiment
@@ -42,6 +43,23 @@ def controller(tmp_path: Path) -> Iterator[ControllerProcess]:
     (tmp_path / "s").mkdir()
     with ControllerProcess(spec_of(mesh()), tmp_path / "s", tmp_path) as process:
         yield process
+
+
+def test_the_sockets_of_a_killed_controller_are_not_taken_for_the_next_one_s(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    spec, folder = spec_of(mesh()), tmp_path / "s"
+    for name in spec.members:
+        (folder / "control" / name).mkdir(parents=True)
+    process = ControllerProcess(spec, folder, tmp_path)
+    for path in process._sockets:
+        path.touch()
+    broken = spec.model_copy(update={"members": ("nobody",)})
+    process._spec = broken
+    for name in broken.members:
+        (folder / "control" / name).mkdir(parents=True)
+        (folder / "control" / name / SOCKET).touch()
+    with pytest.raises(ControllerFailed), process:
+        pass
 
 
 def failure_of(dog: Watchdog) -> str:

@@ -69,3 +69,18 @@ def test_a_start_without_iptables_is_refused_and_leaves_no_secret(
     with pytest.raises(CannotRun, match="apt-get install iptables"):
         node.start(ClusterNode("lab", "10.0.0.2", "10.0.0.1", "a", ["10.0.0.1"], {"token": "s3cret"}))
     assert not (tmp_path / "cluster").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["stop", "10.0.0.9"], 3), (["stop", "10.0.0.8"], 0), (["stop"], 0), (["stop", "10.0.0.7"], 3)]
+)
+def test_a_head_ends_its_own_node_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], code: int
+) -> None:
+    monkeypatch.setattr(node, "CONFIGURATION", tmp_path / "node.json")
+    (tmp_path / "node.json").write_text(ClusterNode("lab", "10.0.0.2", "10.0.0.8", "a").dump())
+    stopped: list[bool] = []
+    monkeypatch.setattr(node, "stop", lambda: stopped.append(True))
+    assert node.main(words) == code
+    assert stopped == [True] * (code == 0)
+    assert ("lab" in capsys.readouterr().err) == (code == 3)

@@ -44,12 +44,12 @@ class Epochs:
         return self.newest
 
     def _keep(self) -> None:
-        write_json(self._file, {"newest": self.newest})
+        write_json(self._file, {"newest": self.newest}, self._file.parent)
 
 
 def store_plan(folder: Path, plan: Plan) -> None:
     """Write a plan to its own file in `folder`, named by the plan's epoch."""
-    write_json(_plan_file(folder, plan.epoch), plan.to_json())
+    write_json(_plan_file(folder, plan.epoch), plan.to_json(), folder.parent)
 
 
 def _plan_file(folder: Path, epoch: int) -> Path:

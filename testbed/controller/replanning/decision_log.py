@@ -124,7 +124,7 @@ class DecisionLog:
     def _write_view(self, view: View) -> str:
         """Write a view to a file of its own, and return the file's name within the run's directory."""
         name = f"views/{self._views:04d}.json"
-        write_json(self._out / name, view.to_json())
+        write_json(self._out / name, view.to_json(), self._out)
         self._views += 1
         self._view_bytes += (self._out / name).stat().st_size
         if self._view_bytes >= MOST_VIEW_BYTES:

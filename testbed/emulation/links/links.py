@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.emulation.shaping.base import ShapingError
 from testbed.link import Delivery, LinkState
@@ -24,6 +24,7 @@ from testbed.spec.topology import Link
 from testbed.trace.trace import Row
 
 if TYPE_CHECKING:
+    from testbed.emulation.links.replay import Replay
     from testbed.emulation.shaping.base import Shaper
 
 #: Called for each state that is put in force: (seconds on the monotonic clock, link, state).
@@ -61,18 +62,6 @@ class Lateness:
             self._every *= 2
 
 
-class Clock(Protocol):
-    """The clock by which traces are replayed."""
-
-    @property
-    def elapsed_s(self) -> float:
-        """The seconds since the replay began, without pauses; 0 before."""
-
-    @property
-    def began_s(self) -> float | None:
-        """The moment at which the replay began, on the monotonic clock; None before."""
-
-
 class RequestedState(NamedTuple):
     """The state requested of a link: its file's, the change over its file and trace, and whether it is up."""
 
@@ -104,10 +93,12 @@ class Links:
         self._changes: dict[str, LinkChange] = {}
         self._down: set[str] = set()
         self._in_force: dict[str, LinkState] = {}
-        self._clock: Clock | None = None
+        self._clock: Replay | None = None
+        #: Links with a change that the shaper did not answer, and may carry out late.
+        self._unsure: set[str] = set()
 
-    def follow(self, clock: Clock) -> None:
-        """Start new links where their traces are at the clock's time, instead of at the traces' begin."""
+    def follow(self, clock: Replay) -> None:
+        """Start new links where their traces are at the replay's time, instead of at the traces' begin."""
         self._clock = clock
 
     def add(self, link: Link) -> LinkState:
@@ -125,6 +116,7 @@ class Links:
             for table in (self._links, self._rows, self._queued, self._deliveries, self._changes, self._in_force):
                 table.pop(name, None)
             self._down.discard(name)
+            self._unsure.discard(name)
 
     def configure(self, links: Iterable[Link]) -> None:
         """Set other configured states for existing links. Earlier requested changes and queued rows are dropped."""
@@ -333,7 +325,9 @@ class Links:
         """Apply the changed states now, and rebuild the queued future states on top of them."""
         names = list(names)
         desired = {name: self._desired(name) for name in names}
-        changed = {name: state for name, state in desired.items() if self._in_force[name] != state}
+        changed = {
+            name: state for name, state in desired.items() if self._in_force[name] != state or name in self._unsure
+        }
         coming = {}
         for name in names:
             before = self._queued.get(name) or ()
@@ -345,7 +339,9 @@ class Links:
                 coming[name] = [(one.due_s, one.state) for one in after]
         if not changed and not coming:
             return
+        self._unsure.update(names)
         self._shaper.apply(changed, coming)
+        self._unsure.difference_update(names)
         now = time.monotonic()
         self._in_force.update(changed)
         for name, state in changed.items():

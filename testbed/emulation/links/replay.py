@@ -21,6 +21,9 @@ from testbed.trace.trace import Row, Trace
 
 #: Rows are sent this long before their moment: 1,300 states for 26 links in ticks of 100 ms.
 AHEAD_S = 5.0
+#: At a start, rows are sent in steps: those of AHEAD_S take 0.1 s a link in ticks of a millisecond, and the first of
+#: them would be late.
+SOON_S = (0.05, 0.5)
 
 #: The interval in which rows are sent and applied rows are recorded; observers are called with this delay.
 PERIOD_S = 0.25
@@ -112,12 +115,18 @@ class Replay:
             self._failure = error
 
     def _hand_over(self, replace_queued: bool = False) -> None:
-        """Send the links the rows of the next AHEAD_S that they do not have yet."""
+        """Send the links the rows of the next AHEAD_S that they do not have yet, those that are due soon first."""
         if self.paused:
             return
-        began, until_s = self._began or 0.0, self.elapsed_s + AHEAD_S
-        rows = {name: [(began + at_s, row) for at_s, row in its.until(until_s)] for name, its in self._feeds.items()}
-        self._links.replay({name: its for name, its in rows.items() if its}, replace_queued)
+        began = self._began or 0.0
+        for ahead_s in (*SOON_S, AHEAD_S):
+            until_s = self.elapsed_s + ahead_s
+            rows = {
+                name: [(began + at_s, row) for at_s, row in its.until(until_s)] for name, its in self._feeds.items()
+            }
+            if (sent := {name: its for name, its in rows.items() if its}) or replace_queued or ahead_s == AHEAD_S:
+                self._links.replay(sent, replace_queued)
+            replace_queued = False
 
 
 class _RowFeed:

@@ -228,9 +228,11 @@ class Network(Mininet):
         self.reroute()
 
     def check_links(self, topology: Topology) -> None:
-        """Raise ShapingError if the shaper can't give a topology's links their jitter in each row of their traces."""
+        """Raise ShapingError if the shaper can't give a topology's links their jitter, or a rate of their traces."""
         for name, link in topology.links.items():
             self.shaper.check_jitter(name, link.most_jitter_s)
+            if link.trace is not None:
+                self.shaper.check_rows(name, (row.over(link.state).rate_bps for row in link.trace.rows))
 
     def swap(
         self,

@@ -100,6 +100,8 @@ class Shaper(ABC):
     name: str
     #: The most jitter in seconds that the backend gives a link.
     most_jitter_s: float = inf
+    #: The least rate in bit/s, above 0, of a trace whose rate changes.
+    least_row_bps: float = 0.0
 
     @property
     @abstractmethod
@@ -157,6 +159,18 @@ class Shaper(ABC):
                 f"link {link} has a jitter of {jitter_s:g} s, and {self.name} gives {self.most_jitter_s:.3f} s at "
                 "most: write less, or use the userspace backend",
                 rule="jitter",
+                link=link,
+            )
+
+    def check_rows(self, link: str, rates_bps: Iterable[float]) -> None:
+        """Raise ShapingError if the backend can't follow a trace with these rates."""
+        rates = {rate for rate in rates_bps if rate > 0}
+        if len(rates) > 1 and min(rates) < self.least_row_bps:
+            raise ShapingError(
+                f"link {link} has a trace with a rate of {min(rates):g} bit/s, after which {self.name} lets nothing "
+                f"pass for {8 * MTU_FRAME_BYTES / min(rates):.1f} s: write a loss of 100 % where the link carries "
+                f"nothing, at least {self.least_row_bps / 1e3:.1f} kbit/s elsewhere, or use the userspace backend",
+                rule="rate",
                 link=link,
             )
 

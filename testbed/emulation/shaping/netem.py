@@ -14,8 +14,9 @@ the limit means 45 times as much with segmentation offload as without. A bfifo c
 queue makes no difference from end to end.
 
 Inaccuracies: netem counts packets, so its limit is set where a link at its full rate with the smallest frames stays
-below the limit, which only keeps a flood from filling the host's memory. A class refills its bucket when it is changed,
-so each change adds one burst (1 ms at the rate, at least two frames). A down link is netem with a loss of 100 %:
+below the limit, which only keeps a flood from filling the host's memory. A packet is charged at the rate at which it
+leaves, and a class keeps its debt when it is changed: after a dip to 12 kbit/s nothing passes for up to a second. Rows
+of traces below that rate are refused. A down link is netem with a loss of 100 %:
 packets already in it drain. A change of RED's lengths sets its mean to 0, and RED does not see idle time, since HTB
 takes nothing from an empty queue. CoDel's limit counts packets. A change of delay, jitter or loss ends a burst of
 losses.
@@ -183,6 +184,7 @@ class NetemShaper(Shaper):
 
     name = "netem"
     most_jitter_s = MOST_JITTER_S
+    least_row_bps = 8.0 * MTU_FRAME_BYTES  # a frame a second
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -67,8 +67,8 @@ def segments_of(rounds: Sequence[RoundFigures], reports: Sequence[Record]) -> li
 def mean_states(segment: Segment, before: Mapping[str, LinkState], records: Sequence[Record]) -> dict[str, LinkState]:
     """Return each link's mean rate and least delay over a segment, as one state, by the link's name.
 
-    A link that was down throughout stays down; while a link was down or lost every packet, its rate counts as 0. `before` has the states
-    when the segment began, `records` the lines of `links.jsonl`.
+    A link that was down throughout stays down; while a link was down or lost every packet, its rate counts as 0.
+    `before` has the states when the segment began, `records` the lines of `links.jsonl`.
     """
     changes: dict[str, list[Record]] = {name: [] for name in before}
     for record in records:  # once for all links: an hour of traces has a million

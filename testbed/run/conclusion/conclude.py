@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import dropwhile
+from itertools import chain, dropwhile, pairwise
 from statistics import median
 from typing import Any
 
@@ -22,6 +22,7 @@ from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 from testbed.telemetry.averages import percentile
 from testbed.telemetry.store import FORMAT
+from testbed.trace.trace import Trace
 
 log = logging.getLogger(__name__)
 
@@ -167,9 +168,13 @@ def _evidence(
     identical: bool | None,
 ) -> Evidence:
     # A network whose swap did not happen replays nothing; a run that was shortened may miss a swap.
-    came = (experiment.networks[swap["file"]] for swap in outcome.network_swaps)
+    came = [experiment.networks[swap["file"]] for swap in outcome.network_swaps]
     traced = {link.name for topology in (experiment.topology, *came) for link in topology.links.values() if link.trace}
     passed = rate_excess(traffic, states)
+    if outcome.backend == "userspace":
+        for link in chain.from_iterable(topology.links.values() for topology in (experiment.topology, *came)):
+            if link.trace is not None and _has_coarse_rows(link.trace):
+                passed.pop(link.name, None)
     links = {}
     for name, measured in sorted(outcome.fidelity.items()):
         rates = [] if measured.rate_error is None else [(measured.rate_error, measured.rate_resolution)]
@@ -205,6 +210,11 @@ def _evidence(
         hosts=outcome.host_reasons,
         idle=[why for why in (*outcome.idle, _unused_links(experiment, outcome, traffic)) if why],
     )
+
+
+def _has_coarse_rows(trace: Trace) -> bool:
+    """Return whether rows are means over so long that the single opportunities served carry more in a few seconds."""
+    return trace.opportunities is not None and any(b.time_s - a.time_s > 1 for a, b in pairwise(trace.rows))
 
 
 def _unused_links(experiment: Experiment, outcome: Outcome, traffic: Sequence[Mapping[str, Any]]) -> str:

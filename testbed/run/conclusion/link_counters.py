@@ -58,25 +58,28 @@ def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str
     """Return, by link, the relative excess of the bytes that arrived over the link's rate, in its worst window.
 
     A window is WINDOW samples long. It is compared with the highest rate in force during it and for the same time
-    before it, when the bytes that arrive may have been sent. Links whose excess is within the measurement's resolution
-    are left out.
+    before it, when the bytes that arrive may have been sent. Where the delay fell meanwhile, what was sent in a longer
+    time arrives within it. Links whose excess is within the measurement's resolution are left out.
 
     Args:
         samples: The lines of `traffic.jsonl`, in order.
         states: The lines of `links.jsonl`, in any order.
     """
-    history: dict[str, tuple[list[float], list[float]]] = {}
+    history: dict[str, tuple[list[float], list[float], list[float]]] = {}
     for state in sorted(states, key=itemgetter("at_s")):
-        moments, rates = history.setdefault(state["link"], ([], []))
+        moments, rates, delays = history.setdefault(state["link"], ([], [], []))
         moments.append(state["at_s"])
-        rates.append(state.get("rate_bps", 0.0))  # the record of a removed link has none
+        rates.append(state.get("rate_bps", 0.0))  # the record of a removed link has neither
+        delays.append(state.get("delay_s", delays[-1] if delays else 0.0))
     worst: dict[str, float] = {}
     for first, last in zip(samples, samples[WINDOW:], strict=False):
         began, seconds = first["at_s"], seconds_between(first, last)
         for link, size in _grown(first["bytes"], last["bytes"]):
             bits = 8.0 * size
-            moments, rates = history.get(link, ([], []))
-            allowed = _peak_bps(moments, rates, began - seconds, last["at_s"]) * seconds
+            moments, rates, delays = history.get(link, ([], [], []))
+            there = _in_force(moments, began - seconds, last["at_s"])
+            fell_s = max(delays[there], default=0.0) - min(delays[there], default=0.0)
+            allowed = max(rates[there], default=0.0) * (seconds + fell_s)
             if bits > allowed * (1 + LOOK_S / seconds) + SUPER_PACKET_BITS and allowed > 0:
                 worst[link] = max(worst.get(link, 0.0), bits / allowed - 1)
     return worst
@@ -95,10 +98,10 @@ def _grown(first: Mapping[str, int], last: Mapping[str, int]) -> Iterator[tuple[
             yield link, count - first[link]
 
 
-def _peak_bps(moments: Sequence[float], rates: Sequence[float], began_s: float, ended_s: float) -> float:
-    """Return the highest of the rates in force in [began_s, ended_s], each from its moment on; moments are in order.
+def _in_force(moments: Sequence[float], began_s: float, ended_s: float) -> slice:
+    """Return where the values in force in [began_s, ended_s] are, each from its moment on; moments are in order.
 
     The search is binary: a trace has 36,000 rates an hour, and an hour has as many windows as seconds.
     """
     after, end = bisect_right(moments, began_s), bisect_right(moments, ended_s)
-    return max(rates[max(after - 1, 0) : max(after, end)], default=0.0)
+    return slice(max(after - 1, 0), max(after, end))

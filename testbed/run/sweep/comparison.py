@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from testbed.run.conclusion.baseline import read_summary
+from testbed.run.conclusion.baseline import NoSummary, read_summary
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, Point
 from testbed.schema import decode_lines
@@ -81,9 +82,16 @@ class Comparison:
         return {**found, TO_LOSS: median_of_known(found["spread"][TO_LOSS]), "loss": self.loss}
 
     def figures(self, point: Point) -> dict[str, Any]:
-        """Return the medians over a point's finished runs; `spread` has the values of every run."""
+        """Return the medians over a point's finished runs; `spread` has the values of every run.
+
+        A run whose summary was removed or damaged meanwhile has no values.
+        """
         runs = self.at(point)
-        each = [figures_of(run) for run in runs if run.finished]
+        each = []
+        for run in runs:
+            if run.finished:
+                with suppress(NoSummary):
+                    each.append(figures_of(run))
         spread = {name: [figures[name] for figures in each] for name in FIGURES}
         medians = {name: median_of_known(values) for name, values in spread.items()}
         verdicts = [run.verdict if run.finished else "failed" for run in runs]

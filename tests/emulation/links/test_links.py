@@ -188,6 +188,24 @@ def test_a_state_that_could_not_be_applied_is_not_in_force(links: Links, shaper:
     assert shaper.batches == [{"a->b": replace(STATE, loss=0.01)}]
 
 
+def test_a_change_that_may_be_carried_out_late_is_made_again(
+    links: Links, shaper: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = shaper.apply
+
+    def without_answer(states: Mapping[str, LinkState], coming: object = None) -> None:
+        apply(states)
+        raise ShapingError("no answer", rule="timeout")
+
+    with monkeypatch.context() as silent:
+        silent.setattr(shaper, "apply", without_answer)
+        with pytest.raises(ShapingError):
+            links.change(change("a->b", rate="5mbit"))
+    links.change(change("a->b", rate=f"{STATE.rate_bps / 1e6:g}mbit"))  # as it was before
+    links.change(change("a->b", rate=f"{STATE.rate_bps / 1e6:g}mbit"))
+    assert shaper.batches == [{"a->b": replace(STATE, rate_bps=5e6)}, {"a->b": STATE}]
+
+
 def test_a_refused_request_leaves_later_rows_and_changes_as_they_were(links: Links, shaper: Recorder) -> None:
     links.change(change("b->a", delay="30ms"))
     links.replay({"b->a": [(1.0, TRACE.rows[1])]})

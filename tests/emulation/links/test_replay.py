@@ -64,6 +64,26 @@ class Stage:
         return [rate for changed, rate in self.changes if changed == name][1:]  # the first is of the link's beginning
 
 
+def test_at_a_start_the_rows_that_are_due_soon_are_sent_first() -> None:
+    stage = Stage(*(made := [link(name, [1e6 * (i + 1) for i in range(9000)], 0.001) for name in ("a->b", "b->a")]))
+    sent: list[dict[str, float]] = []
+    expect = stage.shaper.expect
+
+    def note(coming: Mapping[str, FutureStates]) -> None:
+        expect(coming)
+        if last := {name: states[-1][0] for name, states in coming.items() if states}:
+            sent.append(last)
+
+    stage.shaper.expect = note  # type: ignore[method-assign]
+    stage.start(*made)
+    stage.replay.stop()
+    began_s = stage.replay.began_s
+    assert began_s is not None
+    assert [{name: round(at_s - began_s, 3) for name, at_s in one.items()} for one in sent[:3]] == [
+        dict.fromkeys(("a->b", "b->a"), ahead_s) for ahead_s in (0.05, 0.5, 5.0)
+    ]
+
+
 @pytest.fixture
 def waits() -> Iterator[None]:
     """Let the replay look for new rows every 2 ms."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import pytest
 
@@ -284,9 +284,12 @@ def test_counters_count_frames_as_on_the_wire(shaper: Shaper, path: Path) -> Non
     assert (seen.dropped_queue, seen.dropped_loss, seen.backlog_bytes) == (0, 0, 0)
 
 
-def test_a_busy_link_reports_the_error_of_its_rate(shaper: Shaper, path: Path) -> None:
-    shape(shaper, path, LinkState(rate_bps=2e6, delay_s=0.005, queue=Queue(400, "packets")))
-    seen = LinkCounters()
+@pytest.mark.parametrize("later_s", [0.005, 0.25])
+def test_a_busy_link_reports_the_error_of_its_rate(shaper: Shaper, path: Path, later_s: float) -> None:
+    """Also where its delay changes meanwhile, back and forth from measurement to measurement."""
+    state = LinkState(rate_bps=2e6, delay_s=0.005, queue=Queue(400, "packets"))
+    shape(shaper, path, state)
+    seen, delays_s = LinkCounters(), cycle([later_s, state.delay_s])
 
     def error() -> float:
         """Return the relative error of the rate while a burst passes."""
@@ -294,6 +297,7 @@ def test_a_busy_link_reports_the_error_of_its_rate(shaper: Shaper, path: Path) -
         before = seen
         sending = threading.Thread(target=burst, args=(path, 300))
         sending.start()
+        shaper.apply({THERE: replace(state, delay_s=next(delays_s))})
         while sending.is_alive():
             shaper.counters()
             time.sleep(0.05)

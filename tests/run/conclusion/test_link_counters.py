@@ -50,6 +50,13 @@ def test_what_left_before_the_rate_fell_may_still_arrive() -> None:
     assert rate_excess(samples(*[4 * RATE] * 9), [state(-60, 4 * RATE), state(1.0, RATE)]).keys() == {"a->b"}
 
 
+def test_what_was_sent_before_the_delay_fell_may_arrive_at_once() -> None:
+    """A core whose delay follows its queue lets 0.24 s of the rate pass at once."""
+    fell = [{**state(-60, RATE), "delay_s": 0.25}, {**state(4.0, RATE), "delay_s": 0.01}]
+    assert rate_excess(samples(*[RATE] * 4, 1.24 * RATE, *[RATE] * 4), fell) == {}
+    assert rate_excess(samples(*[RATE] * 4, 1.24 * RATE, *[RATE] * 4), fell[:1]).keys() == {"a->b"}
+
+
 def test_a_link_that_was_removed_has_no_rate_from_then_on() -> None:
     removed = {"at_s": 4.0, "link": "a->b", "removed": True}
     assert rate_excess(samples(*[RATE] * 4, *[0.0] * 5), [state(-60, RATE), removed]) == {}

@@ -95,6 +95,7 @@ struct packet {
     double arrived;
     double left;       /* bytes not yet served */
     double service;    /* seconds its service took */
+    double delay;      /* the link's, when it was served */
     double release;    /* when it is due at the far end; known once served */
 };
 
@@ -129,6 +130,7 @@ struct link {
     double backlog;                /* bytes of [serving, tail) */
     double last_release;           /* of the model */
     double last_passed;            /* when the last packet really was let through */
+    double last_delay;             /* that packet's */
     uint32_t last_id;
     struct stretch stretch;        /* the present one */
     struct counters count;

@@ -33,6 +33,7 @@ struct packet *first_in_queue(struct link *l)
 static void put_into_pipe(struct link *l, struct packet *p)
 {
     double jitter = l->jitter > 0 ? l->jitter * (2 * chance(l) - 1) : 0;
+    p->delay = l->delay;
     p->release = l->clock + fmax(l->delay + jitter, 0);
     if (!l->reorder)
         p->release = fmax(l->last_release, p->release);
@@ -240,13 +241,14 @@ static void end_stretch(struct link *l)
 
 /* Count a released packet. The output rate is measured here, on the real clock: over stretches in which each packet had
  * waited behind another, it compares the bytes passed with (real time) × (the rate of service). A packet that shared its
- * moment with its predecessor took no time. */
+ * moment with its predecessor took no time. By how much the link's delay grew between the two does not count: nothing
+ * passes in that time, and as it falls, packets pass at once that were served one after the other. */
 static void count(struct link *l, const struct packet *p, double now)
 {
     l->count.packets += p->frames;
     l->count.bytes += p->wire;
     if (p->queued) {
-        double passed = now - l->last_passed;
+        double passed = fmax(now - l->last_passed - (p->delay - l->last_delay), 0);
         l->count.busy += passed;
         l->stretch.time += passed;
         l->stretch.bytes += p->wire;
@@ -255,6 +257,7 @@ static void count(struct link *l, const struct packet *p, double now)
         end_stretch(l);
     }
     l->last_passed = now;
+    l->last_delay = p->delay;
 }
 
 /* Release the packets that are due, from the head on, with one verdict. Packets that the model dropped have left the
