@@ -45,6 +45,8 @@ CODEC_BYTES = {
 }
 TOPK = re.compile(r"topk:(0?\.\d*[1-9]\d*)")
 TOPK_BYTES = 6
+#: The most bytes of values for that: a place among more than 65,536 elements takes four bytes instead of two.
+MOST_TOPK_BYTES = 4 << 16
 
 #: The tolerance for a sum of shares, which must be 1: less than one element of any model that fits in memory.
 _SHARES_TOLERANCE = 1e-6
@@ -287,6 +289,8 @@ class SchemeTraits:
     #: The scheme's options under the controller, beside the local steps. The controller assumes that each round
     #: exchanges all local steps before it, so options that would add further rounds are switched off.
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    #: The values in a round as a multiple of the model's.
+    round_share: float = 1.0
     #: Whether a round sets parameters to the members' plain mean. Only then does merging show the horizon: an outer
     #: optimizer moves by more than the mean change.
     plain_mean: bool = False
@@ -410,7 +414,8 @@ class Plan:
             edges = (edge for party in (self.whole, *self.groups) for edge in party.edges())
             codecs = {self.codec_of(source, target) for source, target, _ in edges}
         share = max(map(codec_bytes, codecs), default=CODEC_BYTES[PLAIN_CODEC]) / CODEC_BYTES[PLAIN_CODEC]
-        whole = int(min(self.chunk_bytes / share, MOST_CODED_BYTES)) // BLOCK_BYTES * BLOCK_BYTES
+        most = MOST_TOPK_BYTES if any(map(TOPK.fullmatch, codecs)) else MOST_CODED_BYTES
+        whole = int(min(self.chunk_bytes / share, most)) // BLOCK_BYTES * BLOCK_BYTES
         return max(whole, self.chunk_bytes)
 
     def shape(self) -> Plan:

@@ -87,7 +87,7 @@ from testbed.schema import PeerSample as PeerSample
 from testbed.schema import ProtocolError as ProtocolError
 from testbed.schema import Train as Train
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 #: The longest line. A plan of 1,000 members with 1,000 trees is longer, and does not travel this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024

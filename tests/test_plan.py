@@ -110,6 +110,8 @@ def test_codecs_say_their_bytes(codec: str, size: float) -> None:
         ("int8", 1 << 14, {}, 3 << 14),
         ("sparse", 1 << 14, {}, 40 << 14),
         ("sparse", 1 << 18, {}, MOST_CODED_BYTES),
+        ("topk:0.01", 1 << 14, {}, 1 << 18),
+        ("topk:0.01", 1 << 18, {}, 1 << 18),
         ("bins2", 1 << 14, {"a->b": "int8"}, 3 << 14),
         ("bins2", 1 << 14, {"a->b": "fp32"}, 1 << 14),
         ("bf16", 1024, {}, 1024),

@@ -25,6 +25,7 @@ from testbed.cli.console import (
 from testbed.cli.container_options import Renew, renew_images
 from testbed.cli.experiment import Set, Strict, interruptible_run, need_root_for, overrides, page
 from testbed.emulation.errors import ending_of
+from testbed.sudo import give_back
 
 if TYPE_CHECKING:
     from testbed.run.execute import Executed
@@ -184,7 +185,11 @@ def _side_by_side(compared: Comparison) -> Path | None:
     finished = _finished(compared)
     try:
         records = [RunRecord.read(run) for run in finished]
-        return write_comparison(records, finished[-1].parent / "comparison.html") if finished else None
+        if not finished:
+            return None
+        page = write_comparison(records, finished[-1].parent / "comparison.html")
+        give_back([page])
+        return page
     except Exception as error:
         err.print(f"no comparison page: {ending_of(error)[1]}", markup=False)
         return None

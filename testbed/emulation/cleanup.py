@@ -84,7 +84,7 @@ def clean_crashed(client: docker.DockerClient | None) -> CleanupResult:
 
 
 def _found(client: docker.DockerClient | None) -> tuple[list[NetworkRemains], Exception | None]:
-    """Return what `find` returns; if the engine fails, without containers, and with the engine's error."""
+    """Return the remains of all networks, and the engine's error if it failed: containers are then not among them."""
     try:
         return find(client), None
     except engine.ENGINE_ERRORS as error:
@@ -123,7 +123,7 @@ def _take(client: docker.DockerClient | None, network: str) -> list[str]:
     """
     own = label.owner(network) == ProcessIdentity.own()
     with ExitStack() as claimed:
-        if own or not label.is_name(network):  # no folder may be made under a name that none can have
+        if own or not label.is_name(network):  # processes choose their label, and it may name any folder
             claimed.callback(label.remove_state, network)
             label.kill_processes(network)
         else:

@@ -358,8 +358,11 @@ def _kill(pid: int, wanted: str | None, label: str | None) -> None:
 
 
 def remove_state(network: str | None = None) -> None:
-    """Remove the folder of one network, or of all networks, unless another process owns the name by now."""
+    """Remove the folder of one network, or of all networks, unless another process owns the name by now.
+
+    Names that are no entries of the networks' folder are passed over: a process may have any label, such as `/home`.
+    """
     with _locked():
-        for name in networks() if network is None else [network]:
-            if owner(name) in (None, ProcessIdentity.own()):
+        for name in networks():
+            if network in (None, name) and owner(name) in (None, ProcessIdentity.own()):
                 shutil.rmtree(state_folder(name), ignore_errors=True)

@@ -25,7 +25,6 @@ from testbed.report.opening import badge, key_figures, opening
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score
 from testbed.report.score import Score
-from testbed.sudo import give_back
 from testbed.telemetry.round_span import MEANING
 
 REPORT = "report.html"
@@ -50,7 +49,6 @@ def write_comparison(records: Sequence[RunRecord], target: Path) -> Path:
     """Write the page of several runs side by side to `target` and return it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, _render("comparison.html.j2", comparison_values(records)))
-    give_back([target.parent, target])
     return target
 
 

@@ -120,6 +120,7 @@ class Jobs:
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
+            measured_bytes=spec.sync.own.uneven or spec.sync.own.parts > 1,
             conducted=spec.sync.scheme.conducted,
         )
 

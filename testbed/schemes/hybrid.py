@@ -132,13 +132,16 @@ def build(options: HybridOptions, training: RoundTraining) -> Hybrid:
     """Return the CPN framework's hybrid strategy: unequal local steps, rounds inside sites, every few among all.
 
     The member's assignment has `every`, the local steps of a round for plans that have none, and `steps`, those of each
-    member. Members of a user's loop have no assignment: both are the option `every` then.
+    member. Members of a user's loop have no assignment: both are the option `every` then, and of a plan's steps only
+    their ratio to all members' mean counts.
     """
     every: int = training.assignment.get("every", options.every)
     each: Sequence[int] = training.assignment.get("steps", (every,)) if options.normalise else ()
 
     def due() -> tuple[int, float]:
-        count = training.steps() or every
+        count, mean = training.steps() or every, training.mean_steps()
+        if not training.assignment and mean:
+            count = max(round(every * count / mean), 1)
         return count, work(count, each, options.prox)
 
     return Hybrid(training, options, due)

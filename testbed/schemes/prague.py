@@ -151,14 +151,23 @@ class GroupGenerator:
 
 
 class PragueMember(TrainingMember):
-    """Trains for `iterations` iterations, each a step and an average in the group that `generator` gives."""
+    """Trains for `iterations` iterations, each a step and an average in the group that `generator` gives.
 
-    def __init__(self, name: str, generator: str, parameters: Tensor, iterations: int) -> None:
+    Among `members` members, one wait may last as many iterations: a slow member has a group with each other one ahead.
+    """
+
+    def __init__(self, name: str, generator: str, parameters: Tensor, iterations: int, members: int = 1) -> None:
         super().__init__(name, parameters)
+        self._members = members
         self._generator = generator
         self._iterations = iterations
         self._given: list[tuple[DrawnGroup, ...]] = []
         self._parts: dict[int, list[Tensor]] = defaultdict(list)
+
+    @property
+    def patience(self) -> int:
+        """The iterations that one wait may last: the number of members."""
+        return self._members
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Keep groups that the generator gives out, and parts of groups' means."""
@@ -202,8 +211,10 @@ class PragueMember(TrainingMember):
 class GeneratingMember(PragueMember):
     """A member of Prague whose process runs the generator of all groups as well."""
 
-    def __init__(self, name: str, groups: GroupGenerator, parameters: Tensor, iterations: int) -> None:
-        super().__init__(name, name, parameters, iterations)
+    def __init__(
+        self, name: str, groups: GroupGenerator, parameters: Tensor, iterations: int, members: int = 1
+    ) -> None:
+        super().__init__(name, name, parameters, iterations, members)
         self._groups = groups
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
@@ -219,8 +230,8 @@ class GeneratingMember(PragueMember):
 
 def build(options: PragueOptions, training: GossipTraining) -> Participant:
     """Return the participant of a member, or of the member whose process runs the generator as well."""
-    name, generator = training.name, training.node.rules["generator"]
+    name, generator, members = training.name, training.node.rules["generator"], len(training.members)
     if name != generator:
-        return PragueMember(name, generator, training.parameters, training.iterations)
+        return PragueMember(name, generator, training.parameters, training.iterations, members)
     groups = GroupGenerator(training.members, options.group, training.random)
-    return GeneratingMember(name, groups, training.parameters, training.iterations)
+    return GeneratingMember(name, groups, training.parameters, training.iterations, members)

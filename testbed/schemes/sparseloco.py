@@ -92,7 +92,7 @@ SCHEME = Scheme(
     planned=True,
     elastic=True,
     # Its members end with 5 to 16 % more loss (docs/benchmarks.md), which costs about a third of the steps or more.
-    traits=SchemeTraits(steps=LONG, worth=(log(0.7), 0.3), codec="sparse", options={"clip": False}),
+    traits=SchemeTraits(steps=LONG, worth=(log(0.7), 0.3), codec="sparse", options={"clip": False}, round_share=2.0),
     codec="sparse",
     source="Sarfi et al. 2025, arXiv 2508.15706; second-hand, and templar's and CCLoco's code",
 )

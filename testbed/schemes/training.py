@@ -32,6 +32,8 @@ class RoundTraining:
     assignment: Mapping[str, Any] = field(default_factory=dict)
     #: Returns the local steps that the plan in force gives the member until the next round, or None.
     steps: Callable[[], int | None] = lambda: None
+    #: Returns the mean of all members' local steps by the plan in force, or None if it has none.
+    mean_steps: Callable[[], float | None] = lambda: None
     #: Returns how members train from the next round on by the plan in force; None if the plan leaves it to the scheme.
     chosen: Callable[[], TrainingChoice | None] = lambda: None
     #: Returns the moments that the member's optimizer keeps: tensors of the same shapes at all members. Adam's second

@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -116,6 +117,7 @@ def strategy_of(
         parameters,
         weight,
         steps=lambda: session.plan.steps.get(session.name),
+        mean_steps=lambda: fmean(session.plan.steps.values()) if session.plan.steps else None,
         moments=lambda: moments_of(parameters, optimizers),
     )
     strategy: Strategy = choice.scheme.algorithm.build(choice.options, training)
@@ -127,15 +129,16 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def moments_of(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
-    """Return Adam's first and second moment of each parameter; none of another optimizer, or before the first step.
+    """Return Adam's first and second moment of each parameter; none of another optimizer.
 
-    They are zeros, which nothing keeps, for a parameter that only other members may have stepped.
+    They are zeros, which nothing keeps, for a parameter that only other members may have stepped: a GradScaler may
+    leave the first steps out at one member.
     """
     found = [
         next((its.state[one] for its in optimizers if "exp_avg_sq" in its.state.get(one, {})), None)
         for one in parameters
     ]
-    if not any(found):
+    if not any(found) and not any(isinstance(its, torch.optim.Adam | torch.optim.AdamW) for its in optimizers):
         return []
     moments: list[torch.Tensor] = []
     for parameter, state in zip(parameters, found, strict=True):

@@ -41,6 +41,11 @@ class LinkTraffic:
         self._coming: dict[int, dict[str, float]] = {}
         self._bytes: dict[str, float] = {}
 
+    def begin(self, links: Iterable[str]) -> None:
+        """Record that nothing was carried yet, as a sampler does when training begins."""
+        self._bytes = dict.fromkeys(links, 0.0)
+        self._record_sample(0.0)
+
     def add_round(self, done: SimulatedRound) -> None:
         """Count a round's transfers, each when its last byte was sent, and detours at the round's end."""
         for pair, sent in done.transfers.items():
@@ -63,17 +68,20 @@ class LinkTraffic:
         for second in range(self._second, last):
             for link, size in self._coming.pop(second, {}).items():
                 self._bytes[link] = self._bytes.get(link, 0.0) + size
-            self._record(
-                {
-                    "at_s": self._clocks.zero_s + (second + 1) * SAMPLE_S,
-                    "clock_s": (second + 1) * SAMPLE_S,
-                    "bytes": {link: round(size) for link, size in self._bytes.items()},
-                    "unshaped_bytes": {},
-                    "busy_s": {},
-                    "cpu": None,
-                }
-            )
+            self._record_sample((second + 1) * SAMPLE_S)
         self._second = max(self._second, last)
+
+    def _record_sample(self, at_s: float) -> None:
+        self._record(
+            {
+                "at_s": self._clocks.zero_s + at_s,
+                "clock_s": at_s,
+                "bytes": {link: round(size) for link, size in self._bytes.items()},
+                "unshaped_bytes": {},
+                "busy_s": {},
+                "cpu": None,
+            }
+        )
 
 
 class RunRecorder:
@@ -96,6 +104,7 @@ class RunRecorder:
         how = {"model": model, "congestion": congestion_control(experiment), "gradients": gradients}
         self._manifest = Manifest(self._directory, experiment, backend=SIMULATED, simulated=how)
         self._manifest.add(training_started_s=self._environment.queue.clocks.zero_s, membership_events=[])
+        self.traffic.begin(self._environment.network.at(0.0).topology.links)
 
     def end(self, at_s: float) -> None:
         """Record that training ended `at_s` seconds after it began."""

@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from testbed.plan import PLAIN_CODEC, Group, Plan
+from testbed.plan import PLAIN_CODEC, Group, Plan, codec_bytes
 from testbed.planning import Pair
 from testbed.planning.constraints import Constraints
 from testbed.planning.events import CONNECTION, Connections, FlowNetwork, Found, opened
@@ -74,10 +74,7 @@ def coded_payload(plan: Plan, number: int, elements: int) -> Payload:
 
 
 def _fraction(plan: Plan, source: str, target: str) -> float:
-    from testbed.sync.codecs import PLAIN, by_name  # loads PyTorch, which rounds without codecs need not
-
-    elements = plan.values_bytes() // 4
-    return min(by_name(plan.codec_of(source, target)).size(elements) / PLAIN.size(elements), 1.0)
+    return codec_bytes(plan.codec_of(source, target)) / codec_bytes(PLAIN_CODEC)
 
 
 class Transfer(NamedTuple):

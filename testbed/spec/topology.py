@@ -179,7 +179,8 @@ class TopologyFile(Strict):
     lan: Lan = Lan()
     """The LANs of all sites."""
     routing: Routing = "delay"
-    """The cost that routes minimize: the sum of the delays, the number of hops, or the sum of the inverse rates."""
+    """The cost that routes minimize: the sum of the delays and a millisecond for each link, the number of
+    hops, or the sum of the inverse rates."""
     switch: SwitchChoice = "auto"
     """The switch of each site's LAN; auto takes Open vSwitch where the kernel has it, else a Linux bridge."""
 

@@ -126,6 +126,14 @@ def test_a_page_that_cannot_be_written_hides_no_result(
     assert "comparison.html: " in result.stderr and NOT_HERE[errno.ENOSPC] in result.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_page_is_the_user_s_behind_sudo(compared: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_UID", "12345")
+    monkeypatch.setenv("SUDO_GID", "54321")
+    page = compare._side_by_side(compared)
+    assert page is not None and page.stat().st_uid == 12345
+
+
 @pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize(
     ("on", "said"), [(None, "no run was under way"), ("ray", "the runs on the hosts were cancelled")]

@@ -130,6 +130,23 @@ def test_who_takes_the_name_meanwhile_keeps_it(owned: Start, monkeypatch: pytest
     assert all(Path(f"/proc/{pid}").exists() for pid in routers) and owner.poll() is None
 
 
+@pytest.mark.parametrize("how", [clean, clean_crashed])
+def test_a_label_that_names_a_folder_costs_nobody_that_folder(how: Callable[[None], object], tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    (kept / "inside").mkdir(parents=True)
+    (tmp_path / "networks").mkdir()
+    names = str(kept), "../kept", ".", ".."
+    strays = [subprocess.Popen(["sleep", "60"], env={**os.environ, label.ENVIRONMENT: name}) for name in names]
+    try:
+        until(lambda: len(list(label.processes())) == len(names))
+        how(None)
+        assert [stray.wait(PATIENCE_S) for stray in strays] == [-signal.SIGKILL] * len(names)
+        assert (kept / "inside").exists() and (tmp_path / "networks").exists()
+    finally:
+        for stray in strays:
+            stray.kill()
+
+
 @pytest.mark.tour
 def test_what_a_killed_testbed_leaves_is_taken_away(owned: Start) -> None:
     owner, routers = owned("one")
@@ -269,8 +286,8 @@ def test_what_is_still_one_s_own_is_swept_away_too() -> None:
 def test_a_testbed_that_ends_just_now_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
-    seen = iter([ProcessIdentity(ended.pid, 1), None, None])
-    monkeypatch.setattr(label, "owner", lambda _: next(seen))
+    seen = iter([ProcessIdentity(ended.pid, 1)])
+    monkeypatch.setattr(label, "owner", lambda _: next(seen, None))
     (label.STATE_ROOT / "networks" / "one").mkdir(parents=True)
     assert clean(None, "one") == CleanupResult(("one",), (), ())
     assert label.networks() == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -323,14 +322,6 @@ def test_the_page_of_a_command_that_failed_tells_of_no_rounds(tmp_path: Path) ->
 def comparison(runs: Sequence[Path]) -> str:
     target = runs[0].parent / "pages" / "comparison.html"
     return write_comparison([RunRecord.read(run) for run in runs], target).read_text(encoding="utf-8")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_the_page_of_several_runs_is_the_user_s_behind_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUDO_UID", "12345")
-    monkeypatch.setenv("SUDO_GID", "54321")
-    comparison([build_run(tmp_path / "run", rounds=3)])
-    assert (tmp_path / "pages/comparison.html").stat().st_uid == 12345
 
 
 def test_runs_side_by_side(tmp_path: Path) -> None:

@@ -165,6 +165,16 @@ def test_without_an_assignment_changes_are_divided_by_the_steps_of_the_options(t
         torch.testing.assert_close(parameters, flat(model()) - 0.1 * every * ROUNDS, atol=1e-6, rtol=1e-5)
 
 
+def test_the_steps_of_a_user_s_loop_are_those_of_the_options_in_the_ratio_of_the_plan_s() -> None:
+    """The plan's own mean of 8 steps does not count."""
+    for own, count in ((8, 32), (4, 16), (12, 48)):
+        training = RoundTraining(
+            None, list(model().parameters()), 1.0, steps=lambda own=own: own, mean_steps=lambda: 8.0
+        )  # type: ignore[arg-type, misc]
+        strategy = build(HybridOptions(every=32), training)
+        assert (strategy._every, strategy._scale) == (count, pytest.approx(32 / count))
+
+
 def test_a_period_goes_on_from_a_checkpoint_with_its_own_steps(tmp_path: Path) -> None:
     """The plan in force as members continue has other steps, which count from the next period on."""
     other = 3

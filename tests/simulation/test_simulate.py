@@ -19,10 +19,12 @@ from rich.console import Console
 from testbed.emulation.containers import documentation
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted
+from testbed.emulation.network.routing import Routes
 from testbed.report.page import write_report
 from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
+from testbed.run.jobs import Jobs
 from testbed.run.terminal.display import Display, OutputClosedError, ProgressConsole
 from testbed.schemes import SCHEMES
 from testbed.simulation.simulate import simulate, train
@@ -130,6 +132,33 @@ def test_links_carry_what_members_send(followed: RunRecord) -> None:
     sent = sum(report.sent_bytes for report in followed.reports)
     carried = sum(followed.samples[-1].bytes.values())
     assert carried >= sent * 1514 / 1448 * 0.99  # more where a route has two links
+    assert followed.summary["sync"]["wan_bytes"] == carried, "the first second counts too"
+
+
+@pytest.mark.parametrize(
+    ("sync", "measured"),
+    [
+        ({"strategy": "gradients"}, False),
+        ({"strategy": "gradients", "powersgd_rank": 2}, True),
+        ({"strategy": "des_loc"}, True),
+        ({"strategy": "diloco", "every": 8, "fragments": 2}, True),
+    ],
+)
+def test_rounds_that_differ_in_size_are_planned_by_what_they_send(
+    sync: dict[str, Any], measured: bool, tmp_path: Path
+) -> None:
+    experiment = load(tmp_path, sync={**sync, "policy": "mst"})
+    planning = Jobs(experiment).controller_spec(Routes.over(experiment.topology), 0.0).planning
+    assert planning is not None and planning.measured_bytes == measured
+
+
+def test_rounds_of_two_sizes_lead_to_another_plan_where_a_link_falls(tmp_path: Path) -> None:
+    train = {"model": "synthetic", "parameters": 150_000, "rounds": 40}
+    sync = {"strategy": "des_loc", "every": 2, "policy": "mst", "congestion": "reno"}
+    change = {"at": "6s", "change": {"link": "a->b", "rate": "1.5mbit"}}
+    record = simulated(write(tmp_path, train=train, controller={"period": "1s"}, events=[change], sync=sync))
+    last = record.plans[max(record.plans)]
+    assert last.epoch > 0 and ("a-w0", "b-w0") not in {edge[:2] for edge in last.edges()}
 
 
 def test_the_same_seed_has_the_same_rounds(tmp_path: Path) -> None:

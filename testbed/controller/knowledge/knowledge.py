@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from testbed.plan import Plan
 from testbed.planning import Edge, Member, Pair, PhysicalLink, View
@@ -162,8 +162,10 @@ class Knowledge:
         routes: Mapping[Pair, tuple[str, ...]],
         now_s: float,
         members: tuple[Member, ...] | None = None,
-    ) -> None:
+    ) -> Literal["none", "rates", "routes"]:
         """Replace the declared network, and forget the measurements over links and routes that changed.
+
+        Returns what has changed: nothing, only links' rates and delays, or also routes, members, or which links are up.
 
         Args:
             links: The links of the network.
@@ -188,6 +190,10 @@ class Knowledge:
                 self._measured.pop(pair, None)
                 self._unmeasured.pop(pair, None)
                 self._round_trips.redeclare(pair, now_s)
+        up, was_up = ({name for name, link in its.items() if link.up} for its in (links, old.links))
+        if (up, dict(routes), there) != (was_up, dict(old.routes), old.members):
+            return "routes"
+        return "rates" if changed else "none"
 
     def observe(
         self, samples: Mapping[Pair, PeerSample], arrivals: Mapping[Pair, Sequence[Train]], now_s: float

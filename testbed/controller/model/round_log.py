@@ -26,7 +26,7 @@ from testbed.telemetry.round_span import RoundSpan, span_of
 #: Rounds whose median says how long members compute. In some rounds a member also evaluates its model.
 COMPUTED = 8
 
-#: The newest rounds whose sizes are compared, and the part by which sizes of the same bucket may differ.
+#: The newest rounds whose sizes are compared, and the fraction by which sizes of the same bucket may differ.
 SIZED, ALIKE = 8, 0.02
 
 #: Summaries of complete rounds that are kept. Plans are judged by the newest dozens, and observers ask more often.
@@ -244,15 +244,19 @@ class RoundLog:
             period: The plan's period: only rounds among all members count.
         """
         whole = self.newest_whole(self.count, first, epoch, period)
-        return [(ended_s - began_s) / self.cycle for began_s, ended_s in whole]
+        return [(ended_s - began_s) / self.cycle_of(period) for began_s, ended_s in whole]
+
+    def cycle_of(self, period: int) -> int:
+        """Return the number of rounds in a whole time under a plan of this period: a `cycle`, or one among all."""
+        return self.cycle if period == 1 else 1
 
     def newest_whole(self, most: int, first: int, epoch: int, period: int = 1) -> list[tuple[float, float]]:
         """Return the begin and end of the newest whole rounds, at most `most` of them, counted as `whole_s` does.
 
         If sizes repeat after a `cycle`, these are the begin and end of cycles.
         """
-        oldest = self.count - len(self.complete)
-        ends = self.complete[max(first - self.cycle - oldest, 0) :][:: -self.cycle][::-1]
+        oldest, cycle = self.count - len(self.complete), self.cycle_of(period)
+        ends = self.complete[max(first - cycle - oldest, 0) :][::-cycle][::-1]
         return [
             (before.finished_s, after.finished_s)
             for before, after in pairwise(ends)
@@ -270,8 +274,8 @@ class RoundLog:
         for before, after in pairwise(self._timings):
             for member, (started_s, _) in after.items():
                 if member in before:
-                    gaps.setdefault(member, []).append(started_s - before[member][1])
-        return {member: max(usual(its[-newest:]), 0.0) for member, its in gaps.items()}
+                    gaps.setdefault(member, []).append(max(started_s - before[member][1], 0.0))  # rounds may overlap
+        return {member: usual(its[-newest:]) for member, its in gaps.items()}
 
     @property
     def round_bytes(self) -> int:

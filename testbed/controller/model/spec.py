@@ -133,7 +133,8 @@ class PlanningSpec(BaseModel):
     dwell_rounds: int = Field(default=3, ge=0)
     #: Replan only after a declared change of the network, and probe nothing.
     hold: bool = False
-    #: Whether the bytes of a round are those that members sent in the newest rounds; `view.model_bytes` before these.
+    #: Whether rounds differ in size. The bytes of a round are then those that members sent in the newest rounds, and
+    #: `view.model_bytes` before these.
     measured_bytes: bool = False
     #: Whether plans also say how members train; the codec is then chosen with that.
     conducted: bool = False

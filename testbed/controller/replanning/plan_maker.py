@@ -9,7 +9,7 @@ from functools import partial
 from testbed.controller.knowledge.knowledge import Knowledge
 from testbed.controller.model.membership import GroupState
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
-from testbed.controller.replanning.training import TrainingMonitor, TrainingQuestion, through_codec
+from testbed.controller.replanning.training import TrainingMonitor, TrainingQuestion
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
 from testbed.planning.conductor import SchemeCatalog
@@ -51,9 +51,9 @@ class PlanMaker:
         """Return the inputs of the next choice of how members train, or None if plans don't say it."""
         if self.training is None:
             return None
-        epoch, rounds = self._group.plans.plan.epoch, self._group.rounds
-        newest = [its.seconds for its in rounds.complete[-NEWEST:] if its.epoch == epoch]
-        return self.training.question(newest, rounds.count_under(epoch))
+        plan, rounds = self._group.plans.plan, self._group.rounds
+        newest = [its.seconds for its in rounds.complete[-NEWEST:] if its.epoch == plan.epoch]
+        return self.training.question(newest, plan)
 
     def view(self, now: float, joins: str = "", whole: bool = False) -> View:
         """Return the known network among the present members, and the member that `joins` if one does.
@@ -71,9 +71,10 @@ class PlanMaker:
 
         They are the model's as the plan's codec encodes them, if plans choose the scheme, or those of measured rounds.
         """
-        if self.options.measured_bytes and (round_bytes := self._group.rounds.round_bytes):
+        among_all = plan is None or plan.period == 1  # less is sent in rounds inside groups
+        if self.options.measured_bytes and among_all and (round_bytes := self._group.rounds.round_bytes):
             return replace(view, model_bytes=round_bytes)
-        return view if self.training is None else through_codec(view, plan)
+        return view if self.training is None else self.training.through(view, plan)
 
     def plan(self, policy: Policy, view: View) -> Plan:
         """Return the policy's plan, completed for this run.

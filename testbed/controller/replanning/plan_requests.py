@@ -45,8 +45,10 @@ class PlanRequests:
         return not self._queue
 
     def add(self, request: PlanRequest) -> None:
-        """Add a request to the end of the queue."""
+        """Add a request to the end of the queue. One for the declared network is enough."""
         self._gone.discard(request.joins)
+        if request.reason == "network" and request in self._queue:
+            return
         self._queue.append(request)
 
     def take(self) -> PlanRequest:

@@ -186,13 +186,18 @@ class Planner:
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """Use another declared network, and request a plan for it at once.
 
+        An oracle is told each period. The plan that is considered meanwhile still counts if only rates have changed:
+        otherwise none would be adopted that takes longer than a period to consider.
+
         Raises:
             ViewError: the declaration contradicts itself.
         """
-        self._maker.knowledge.redeclare(links, routes, self._clocks.unix())
+        change = self._maker.knowledge.redeclare(links, routes, self._clocks.unix())
+        if change == "none":
+            return
         self.monitor.redeclare()
         self._track.redeclare()
-        self._declarations += 1
+        self._declarations += change == "routes"
         self._requests.restore_deferred()
         self._requests.add(PlanRequest("network"))
 

@@ -126,7 +126,7 @@ class TrackRecord:
         """Return the performance of the plan in force up to now (Unix time)."""
         rounds, plans = self._group.rounds, self._group.plans
         epoch, period = plans.plan.epoch, plans.plan.period
-        oldest = max(rounds.count - UNEXPLAINED * period * rounds.cycle, self._since)
+        oldest = max(rounds.count - UNEXPLAINED * period * rounds.cycle, self._first_whole)
         finished_s = rounds.last.finished_s if rounds.last else now
         return PlanPerformance(
             rounds=rounds.count_under(epoch),
@@ -157,11 +157,16 @@ class TrackRecord:
         rounds, plan = self._group.rounds, self._group.plans.plan
         # An oracle is told the network each period, so that hardly any of its rounds would be left.
         oracle = self._maker.options.view.knowledge == "oracle"
-        first = self._kept if oracle else max(self._kept, self._since)
+        first = self._kept if oracle else max(self._kept, self._first_whole)
         if whole := rounds.newest_whole(STRETCH, first, plan.epoch, plan.period):
-            whole_s = median(ended_s - began_s for began_s, ended_s in whole) / rounds.cycle
+            whole_s = median(ended_s - began_s for began_s, ended_s in whole) / rounds.cycle_of(plan.period)
             self._stretches.append(Stretch(plan, whole[0][0], whole[-1][1], whole_s, compute_s))
         self._kept = rounds.count
+
+    @property
+    def _first_whole(self) -> int:
+        """The first round that ends a cycle wholly on the declared network."""
+        return self._since + self._group.rounds.cycle - 1
 
     def redeclare(self) -> None:
         """Forget the rounds over the network before: another one is declared.

@@ -15,7 +15,7 @@ from typing import Any
 
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.replanning.prediction import RoundPredictor
-from testbed.plan import PLAIN_CODEC, Plan, bytes_through
+from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Policy, View
 from testbed.planning.conductor import (
     Candidate,
@@ -48,7 +48,7 @@ class TrainingQuestion:
     stretches: tuple[TrainedStretch, ...]
     #: Each member's seconds of a step.
     step_s: Mapping[str, float]
-    #: Rounds under the plan in force.
+    #: Successive rounds so far of how members train now.
     rounds: int
     #: The median seconds of the newest exchanges under the plan in force; None before the first.
     exchange_s: float | None
@@ -103,6 +103,7 @@ class TrainingMonitor:
         self._schemes = schemes
         self._history = TrainedHistory()
         self._last = schemes.flat
+        self._rounds = 0  # successive rounds of `_last`, also under several plans
         self._total_steps = steps
         self._margin = margin
         self._optimizer = str(job.workload.get("optimizer", ""))
@@ -134,6 +135,7 @@ class TrainingMonitor:
         candidate = self._candidate(plan)
         if count != candidate.steps and count == self._last.steps:
             candidate = self._last
+        self._rounds = self._rounds + 1 if candidate == self._last else 1
         self._last = candidate
         for member, report in done.reports.items():
             own = self._step_s.setdefault(member, [])
@@ -165,16 +167,21 @@ class TrainingMonitor:
         """Return the scheme and codec of a plan, or flat all-reduce if there is no plan or it has none."""
         return self._schemes.flat if plan is None or plan.training is None else Candidate.of(plan.training, plan.codec)
 
-    def question(self, exchanges_s: Sequence[float], rounds: int) -> TrainingQuestion:
+    def through(self, view: View, plan: Plan | None) -> View:
+        """Return the view with the model's bytes, uncompressed so far, as a round of the plan's scheme sends them."""
+        codec = PLAIN_CODEC if plan is None or plan.training is None else plan.codec
+        return replace(view, model_bytes=self._schemes.coded_bytes(codec, view.model_bytes, PLAIN_CODEC))
+
+    def question(self, exchanges_s: Sequence[float], in_force: Plan | None) -> TrainingQuestion:
         """Return the inputs of the next choice.
 
-        `exchanges_s` are the seconds of the newest exchanges under the plan in force, and `rounds` its rounds.
+        `exchanges_s` are the seconds of the newest exchanges under the plan in force.
         """
         return TrainingQuestion(
             schemes=self._schemes,
             stretches=self._history.stretches,
             step_s=self.compute_s(1),
-            rounds=rounds,
+            rounds=self._rounds if self._candidate(in_force) == self._last else 0,
             exchange_s=median(exchanges_s) if exchanges_s else None,
             steps=self._history.steps,
             steps_left=self.steps_left,
@@ -220,7 +227,8 @@ def choose_training(
     among = dict.fromkeys((question.schemes.flat, current, *able))
     simulated = {}
     for codec in sorted({its.codec for its in among}):
-        through = replace(view, model_bytes=bytes_through(codec, view.model_bytes, current.codec))
+        coded_bytes = question.schemes.coded_bytes(codec, view.model_bytes, current.codec)
+        through = replace(view, model_bytes=coded_bytes)
         simulated[codec] = idle.simulate(plan, through)
     correction, off = predictor.correction(plan)
     predicted_s = simulated[current.codec]  # 0 for a member alone
@@ -245,13 +253,8 @@ def choose_training(
         return TrainingAnswer(verdict, progress, drift, None, seconds, seconds)
     chosen = verdict.candidate
     if chosen.codec != current.codec:
-        through = replace(view, model_bytes=bytes_through(chosen.codec, view.model_bytes, current.codec))
+        coded_bytes = question.schemes.coded_bytes(chosen.codec, view.model_bytes, current.codec)
+        through = replace(view, model_bytes=coded_bytes)
         plan = dress(policy.replan(through, plan), through)
     plan = replace(plan, training=chosen.training, codec=chosen.codec)
     return TrainingAnswer(verdict, progress, drift, plan, seconds, situation.step_s(chosen) * chosen.steps)
-
-
-def through_codec(view: View, plan: Plan | None) -> View:
-    """Return the view with the model's bytes, uncompressed so far, as the plan's codec encodes them."""
-    codec = PLAIN_CODEC if plan is None or plan.training is None else plan.codec
-    return replace(view, model_bytes=bytes_through(codec, view.model_bytes, PLAIN_CODEC))

@@ -94,7 +94,7 @@ class Links:
         self._down: set[str] = set()
         self._in_force: dict[str, LinkState] = {}
         self._clock: Replay | None = None
-        #: Links with a change that the shaper did not answer, and may carry out late.
+        #: Links whose last change the shaper refused, or did not answer and may carry out late.
         self._unsure: set[str] = set()
 
     def follow(self, clock: Replay) -> None:

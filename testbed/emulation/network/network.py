@@ -231,7 +231,7 @@ class Network(Mininet):
         """Raise ShapingError if the shaper can't give a topology's links their jitter, or a rate of their traces."""
         for name, link in topology.links.items():
             self.shaper.check_jitter(name, link.most_jitter_s)
-            if link.trace is not None:
+            if link.trace is not None and self.shaper.least_row_bps:
                 self.shaper.check_rows(name, (row.over(link.state).rate_bps for row in link.trace.rows))
 
     def swap(

@@ -16,9 +16,9 @@ from testbed.spec.topology import Routing, Topology
 
 
 def _cost(routing: Routing, state: LinkState) -> float:
-    """Return a link's cost. A microsecond is added to delays, so that detours over zero-delay links are not free."""
+    """Return a link's cost. A millisecond is added to delays, so that detours over zero-delay links are not free."""
     if routing == "delay":
-        return state.delay_s + 1e-6
+        return state.delay_s + 1e-3
     if routing == "inverse-rate":
         return 1 / state.rate_bps
     return 1.0

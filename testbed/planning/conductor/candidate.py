@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from testbed.plan import PLAIN_CODEC, Prior, SchemeTraits, TrainingChoice
+from testbed.plan import PLAIN_CODEC, Prior, SchemeTraits, TrainingChoice, bytes_through
 
 #: Optimizers that divide by the size of a member's own gradients. For a value with signal s and noise σ, each of n
 #: members steps by s/√(s² + σ²), all-reduce by s/√(s² + σ²/n). So the mean of members' steps is from 1/√n to 1 of
@@ -91,6 +91,15 @@ class SchemeCatalog:
             for name, its in able.items():
                 if its.codec is not None and steps in its.steps:
                     yield Candidate(name, steps, its.codec)
+
+    def coded_bytes(self, codec: str, model_bytes: int, through: str) -> int:
+        """Convert a member's bytes in a round, as the codec `through` encodes them, to those of `codec`.
+
+        A codec that a scheme is made for has that scheme's `round_share`.
+        """
+        shares = {its.codec: its.round_share for its in self.traits.values() if its.codec is not None}
+        plain = round(model_bytes * shares.get(codec, 1.0) / shares.get(through, 1.0))
+        return bytes_through(codec, plain, through)
 
     def worths(self, optimizer: str) -> dict[str, Prior]:
         """Return the prior of each scheme's γ (see `progress`) under the members' optimizer. All-reduce has none."""

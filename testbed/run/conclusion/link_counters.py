@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
@@ -78,7 +79,10 @@ def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str
             bits = 8.0 * size
             moments, rates, delays = history.get(link, ([], [], []))
             there = _in_force(moments, began - seconds, last["at_s"])
-            fell_s = max(delays[there], default=0.0) - min(delays[there], default=0.0)
+            highest = accumulate(delays[there], max)
+            fell_s = max(
+                (before_s - now_s for before_s, now_s in zip(highest, delays[there], strict=True)), default=0.0
+            )
             allowed = max(rates[there], default=0.0) * (seconds + fell_s)
             if bits > allowed * (1 + LOOK_S / seconds) + SUPER_PACKET_BITS and allowed > 0:
                 worst[link] = max(worst.get(link, 0.0), bits / allowed - 1)
@@ -99,7 +103,7 @@ def _grown(first: Mapping[str, int], last: Mapping[str, int]) -> Iterator[tuple[
 
 
 def _in_force(moments: Sequence[float], began_s: float, ended_s: float) -> slice:
-    """Return where the values in force in [began_s, ended_s] are, each from its moment on; moments are in order.
+    """Return the slice of the values in force in [began_s, ended_s], each from its moment on; moments are in order.
 
     The search is binary: a trace has 36,000 rates an hour, and an hour has as many windows as seconds.
     """

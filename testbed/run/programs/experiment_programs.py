@@ -123,6 +123,8 @@ class ProgramNetwork:
     holders: Mapping[str, ProcessIdentity]
     #: The links' states; None for the declared ones.
     states: Mapping[str, LinkState] | None = None
+    #: Seconds for which traces have been replayed.
+    elapsed_s: float = 0.0
 
     @classmethod
     def of(cls, testbed: Testbed) -> Self:
@@ -144,6 +146,7 @@ class ProgramNetwork:
             {name: host["address"] for name, host in hosts.items()},
             {name: ProcessIdentity(host["pid"], host["start_ticks"]) for name, host in hosts.items()},
             {name: LinkState(at["rate_bps"], at["delay_s"], up=at["up"]) for name, at in status["links"].items()},
+            status["replay"]["elapsed_s"],
         )
 
 
@@ -192,6 +195,7 @@ class ExperimentPrograms:
                 directory.path,
                 program.planned,
                 program.codec(experiment.file.parent),
+                network.elapsed_s,
             )
             self._ranks = [self.controller.with_environment(rank, program.on_host) for rank in self._ranks]
         starter: Starter

@@ -63,6 +63,7 @@ class ProgramController:
         directory: The run's directory.
         variables: The processes' environment variables: TESTBED_BACKEND or TESTBED_SCHEME, with its setting.
         codec: The codec of every plan.
+        elapsed_s: The seconds for which traces have been replayed. Routes lead into a link whose trace is over.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class ProgramController:
         directory: Path,
         variables: Mapping[str, str],
         codec: str = PLAIN_CODEC,
+        elapsed_s: float = 0.0,
     ) -> None:
         members = tuple(rank.worker for rank in ranks)
         states = declared_states(topology) if states is None else states
         round_bytes = bytes_through(codec, BUCKET_BYTES, PLAIN_CODEC)
-        routes = Routes.over(topology, {name for name, state in states.items() if not state.up})
+        down = {name for name, state in states.items() if not state.up and not _is_over(topology, name, elapsed_s)}
+        routes = Routes.over(topology, down)
         whole = view_of(topology, routes, states, round_bytes, time.time(), "measured")
         view = whole.among(members)
         spec = ControllerSpec(
@@ -157,3 +160,9 @@ class ProgramController:
         if self.outcome["state"] != "failed":
             return ""
         return f"{self._asked}: the controller failed: {self.outcome['failure'] or 'it gave no reason'}"
+
+
+def _is_over(topology: Topology, link: str, elapsed_s: float) -> bool:
+    """Return whether a link's trace has ended, after which the link carries nothing."""
+    its = topology.links.get(link)
+    return its is not None and its.trace is not None and its.trace.at(elapsed_s) is None

@@ -244,8 +244,15 @@ class Syncer:
             yield from self._merge(message.fragment)
 
     def remove(self, gone: str) -> Iterator[Send]:
-        """Go on without a member. The changes that it sent still count, and merges that waited for it alone go on."""
+        """Go on without a member. The changes that it sent still count, and merges that waited for it alone go on.
+
+        If it was so quick that the others have taken the steps of fewer fragments than were merged, they count from now
+        on as if they had kept up: otherwise no fragment would be merged until they have.
+        """
         self._learners.pop(gone, None)
+        if self._learners and (behind := self._opened - self._kth_due()) > 0:
+            for its in self._learners.values():
+                its.due = min(its.due + behind, self._opened + len(self._fragments))
         for number, fragment in enumerate(self._fragments):
             if (merge := fragment.under_way) is not None:
                 merge.answered.discard(gone)
@@ -269,10 +276,13 @@ class Syncer:
             raise ValueError(f"there is no fragment {number}: the model has {len(self._fragments)}, numbered from 0")
         return self._fragments[number]
 
+    def _kth_due(self) -> int:
+        """Return the number of fragments for which a quorum of members has taken the steps."""
+        return sorted((its.due for its in self._learners.values()), reverse=True)[self._quorum - 1]
+
     def _request_due(self) -> Iterator[Send]:
         """Ask all members for their changes of each fragment that is due, one fragment after the other."""
-        due = sorted((its.due for its in self._learners.values()), reverse=True)[self._quorum - 1]
-        while self._opened < min(due, self._rounds * len(self._fragments)):
+        while self._opened < min(self._kth_due(), self._rounds * len(self._fragments)):
             number = self._opened % len(self._fragments)
             fragment = self._fragments[number]
             if fragment.under_way is not None:

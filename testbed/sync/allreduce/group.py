@@ -461,5 +461,5 @@ def _of_all(current: Round) -> tuple[MeanSlice]:
 def _out_of_time(current: Round) -> SyncError:
     missing = sorted(current.missing().items())
     awaited = ", ".join(f"{peer} ({data})" for peer, data in missing)
-    remedy = "if a member is only slow, give a longer `--round-timeout`, or `sync.round_timeout` in an experiment"
+    remedy = "if it is only slow, lengthen `sync.round_timeout`, `--round-timeout` or, of a process group, `timeout`"
     return current.error(f"timed out, waiting for {awaited}; {remedy}", "timeout", missing[0][0] if missing else None)

@@ -37,16 +37,12 @@ KEY = "controller"
 
 log = logging.getLogger(__name__)
 
-#: The environment's controllers at which a group of this process has joined.
-_served: set[str] = set()
-
 
 class GroupRendezvous:
     """Joins one rank to the other ranks of its group.
 
-    The environment's controller serves the first group of all ranks in a process; the sums of smaller groups, and of
-    groups that follow the first one, then go over gloo. If the environment names no controller, rank 0 of each group
-    starts one beside it.
+    The environment's controller serves the group of all ranks; the sums of smaller groups then go over gloo. If the
+    environment names no controller, rank 0 of each group starts one beside it.
 
     Args:
         store: The group's store.
@@ -68,11 +64,9 @@ class GroupRendezvous:
         self._own: OwnController | None = None
         self._given_up = threading.Event()
         self._waits_at: ControlChannel | None = None
-        served = self._environment is not None and self._environment.control in _served
-        self.planned = self._environment is None or (among_all and not served)
+        self.planned = among_all or self._environment is None
         if not self.planned and size > 1:
-            why = "serves one group of a process" if served else "plans for all ranks"
-            log.warning("wan: a group of %d ranks uses gloo: the controller %s", size, why)
+            log.warning("wan: a group of %d ranks uses gloo: the controller's plans are for all ranks", size)
 
     def join(self, timeout_s: float, on_failure: Callable[[SyncError], None]) -> Session:
         """Join the other ranks, and return this rank's session.
@@ -103,8 +97,6 @@ class GroupRendezvous:
                 raise wrong
         job = structs.replace(joined.job, round_timeout_s=timeout_s)
         session = session_of(replace(joined, welcome=structs.replace(joined.welcome, job=job)), on_failure=on_failure)
-        if self._environment is not None:
-            _served.add(member.control)
         log.info("wan: %s joined %d ranks at %s", member.name, self._size, member.control)
         return session
 

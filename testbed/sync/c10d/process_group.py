@@ -208,12 +208,18 @@ class WanGroup(dist.ProcessGroup):
         return self._session
 
     def _await_all(self, come: dist.Work) -> None:
-        """Wait until all ranks have come to the first sum. If one was lost before, which gloo notices, join no more."""
+        """Wait until all ranks have come to the first sum. If one was lost before, which gloo notices, join no more.
+
+        Gloo notices it at the lost rank's neighbours in the barrier; they close their connections for the others.
+        """
         try:
             come.wait()
         except RuntimeError as error:
+            if "Timed out" in str(error):  # a rank is late, as the error of the wait at the controller says
+                return
             self._lost = str(error)
             self._rendezvous.give_up()
+            self._gloo.abort()
 
     def abort(self) -> None:
         """End the running collectives with an error, here and at the other ranks."""

@@ -73,7 +73,7 @@ class DiLoCo(Periodic):
 
     @property
     def elastic_misfit(self) -> str:
-        """Not empty with a delay."""
+        """The reason why members can't leave and join under a delay; empty without one."""
         if not self._delay:
             return ""
         return "rounds that overlap steps leave members no moment to come back: leave out `delay`"

@@ -149,7 +149,7 @@ class Gradients(Strategy):
 
     @property
     def elastic_misfit(self) -> str:
-        """Not empty with PowerSGD, whose step has two rounds."""
+        """The reason why members can't leave and join under PowerSGD; empty without it."""
         if self._powersgd is None:
             return ""
         return "PowerSGD's step has two rounds, which leaves members no moment to come back: leave out `powersgd`"

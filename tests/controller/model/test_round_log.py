@@ -69,6 +69,18 @@ def test_times_of_rounds_whose_sizes_repeat_are_means_of_a_cycle(sizes: tuple[in
         assert rounds.round_bytes == pytest.approx(1000 * mean, rel=0.25)
 
 
+def test_members_compute_nothing_between_rounds_that_overlap() -> None:
+    """Between the steps of a model in two buckets members compute for 3 s; its second bucket begins before the first
+    one is done."""
+    rounds = book("a")
+    rounds.mixed = True
+    for number in range(16):
+        began_s = 10.0 * (number // 2) + 2.0 * (number % 2)
+        rounds.add(report("a", number + 1, started_s=began_s, finished_s=began_s + 5, sent_bytes=10 + number % 2 * 20))
+    assert rounds.cycle == 2
+    assert rounds.compute_s() == {"a": pytest.approx(3 / 2)}
+
+
 def test_one_round_of_another_size_is_forgotten() -> None:
     rounds = book("a", "b")
     rounds.mixed = True

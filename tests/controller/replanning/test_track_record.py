@@ -12,6 +12,7 @@ from testbed.controller.model.round_log import RoundLog
 from testbed.controller.replanning.decision import Decision
 from testbed.controller.replanning.plan_requests import PlanRequest
 from testbed.controller.replanning.track_record import COMPARED, KEPT_SWAPS, DeliveredSavings, Promise, TrackRecord
+from testbed.planning import View
 from testbed.protocol import Report
 from tests.controller.runs import mesh, spec_of
 from tests.controller.simulated import simulated
@@ -31,6 +32,28 @@ def test_rounds_over_the_earlier_network_do_not_count(tmp_path: Path) -> None:
         assert track.performance(fleet.group.clocks.unix()).newest_s == (), "this round began on the earlier network"
         fleet.run(1)
         assert track.performance(fleet.group.clocks.unix()).newest_s
+
+
+def test_a_cycle_with_rounds_over_the_earlier_network_does_not_count(tmp_path: Path) -> None:
+    view, sizes = mesh(), (1, 4, 2)
+    with simulated(spec_of(view, hold=True, measured_bytes=True), tmp_path, view, seed=0) as fleet:
+        track = TrackRecord(fleet.group, fleet.maker)
+
+        def train(network: View, rounds: int) -> None:
+            for number in range(rounds):
+                size = sizes[number % len(sizes)] * view.model_bytes
+                fleet.network = replace(network, model_bytes=size)
+                fleet.run(1)
+
+        train(view, 9)
+        before_s = track.performance(fleet.group.clocks.unix()).whole_s
+        track.redeclare()
+        slow = mesh(**dict.fromkeys(("a_b", "a_c", "a_d", "b_c", "b_d", "c_d"), 10.0))
+        for _ in range(12):
+            train(slow, 1)
+            after_s = track.performance(fleet.group.clocks.unix()).whole_s
+            assert not after_s or min(after_s) > 2 * max(before_s)
+        assert after_s
 
 
 def test_nothing_is_learned_from_rounds_over_the_earlier_network(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from testbed.controller.model.round_log import ReportedRound
 from testbed.controller.replanning.prediction import RoundPredictor
 from testbed.controller.replanning.training import TrainingAnswer, TrainingMonitor, choose_training
-from testbed.plan import Plan, TrainingChoice
+from testbed.plan import Plan, TrainingChoice, bytes_through
 from testbed.planning import View, make_policy
 from testbed.planning.conductor import SchemeCatalog
 from testbed.protocol import FragmentDrift, Job, Report
@@ -55,7 +55,7 @@ def answer(slowest_s: float) -> tuple[TrainingAnswer, View]:
     for number in range(1, 9):
         monitor.round_over(reported(number, plan, number, 1, step_s), plan)
     found = choose_training(
-        monitor.question([4.0], 8), make_policy("mst"), lambda made, _: made, plan, view, RoundPredictor()
+        monitor.question([4.0], plan), make_policy("mst"), lambda made, _: made, plan, view, RoundPredictor()
     )
     assert found is not None
     return found, view
@@ -79,7 +79,7 @@ def test_a_member_alone_has_no_exchange_to_save() -> None:
     for number in range(1, 9):
         monitor.round_over(reported(number, plan, number, 1, {"a-w0": 0.1}), plan)
     found = choose_training(
-        monitor.question([0.1], 8), make_policy("mst"), lambda made, _: made, plan, alone, RoundPredictor()
+        monitor.question([0.1], plan), make_policy("mst"), lambda made, _: made, plan, alone, RoundPredictor()
     )
     assert found is not None and not found.verdict.change
 
@@ -104,8 +104,28 @@ def test_steps_count_for_the_plan_under_which_they_were_taken() -> None:
     monitor.round_over(reported(1, first, 1, 1, step_s), first)
     monitor.round_over(reported(2, then, 2, 1, step_s), then)
     monitor.round_over(reported(3, then, 6, 4, step_s), then)
-    one, other = monitor.question([], 1).stretches
+    one, other = monitor.question([], then).stretches
     assert (one.candidate.scheme, one.began, one.ended) == ("gradients", 0, 2)
     assert (other.candidate.scheme, other.began, other.ended, other.apart) == ("local_sgd", 2, 6, 0.5)
     assert monitor.steps_left == 394
     assert monitor.compute_s(4) == pytest.approx(dict.fromkeys(plan.members, 0.4))
+
+
+def test_rounds_of_how_members_train_count_through_swaps_of_trees() -> None:
+    _, plan, _ = triangle(10)
+    monitor = TrainingMonitor(400, 0.1, JOB, SchemeCatalog(TRAITS))
+    local, swapped = replace(plan, training=LOCAL), replace(plan, epoch=1, training=LOCAL)
+    step_s = dict.fromkeys(plan.members, 0.1)
+    for number in range(1, 9):
+        monitor.round_over(reported(number, local, 4 * number, 4, step_s), local if number < 7 else swapped)
+    assert monitor.question([], swapped).rounds == 8
+    assert monitor.question([], replace(plan, training=GRADIENTS)).rounds == 0
+
+
+def test_a_codec_that_a_scheme_is_made_for_has_that_scheme_s_share() -> None:
+    schemes = SchemeCatalog(TRAITS)
+    share = TRAITS["sparseloco"].round_share
+    assert share == 2.0
+    assert schemes.coded_bytes("sparse", 4000, "fp32") == share * 100
+    assert schemes.coded_bytes("fp32", 200, "sparse") == 4000 * 2 // (share * 1)
+    assert schemes.coded_bytes("int8", 4000, "fp32") == bytes_through("int8", 4000, "fp32")

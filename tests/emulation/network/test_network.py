@@ -414,6 +414,20 @@ def test_a_jitter_that_a_trace_gives_later_is_refused_as_that_of_the_file() -> N
         assert (refused.value.rule, refused.value.link) == ("jitter", "quito->lima")
 
 
+@pytest.mark.pure
+def test_a_trace_that_dips_lower_than_the_shaper_can_follow_is_refused() -> None:
+    shaper = Recorder()
+    shaper.least_row_bps = 12e3
+    network, link = SimpleNamespace(shaper=shaper), TRIANGLE.links["quito->lima"]
+    for rows in ((Row(0, 5e3),), (Row(0, 12e3), Row(1, 1e6)), (Row(0, 1e6), Row(1, 2e6, loss=1.0))):
+        one = replace(link, trace=Trace(rows))
+        Network.check_links(network, SimpleNamespace(links={one.name: one}))  # type: ignore[arg-type]
+    dips = replace(link, trace=Trace((Row(0, 1e6), Row(1, 5e3))))
+    with pytest.raises(ShapingError, match="loss of 100 %") as refused:
+        Network.check_links(network, SimpleNamespace(links={dips.name: dips}))  # type: ignore[arg-type]
+    assert (refused.value.rule, refused.value.link) == ("rate", "quito->lima")
+
+
 class Detaching(Recorder):
     """Shapes two links. While one is detached, `meanwhile` is called with its name, as another thread could."""
 

@@ -15,6 +15,7 @@ from testbed.run.conclusion.verdict import judge, unused_links
 from testbed.run.programs.program_controller import ProgramController
 from testbed.run.view import declared_states
 from testbed.spec.topology import Topology
+from testbed.trace.trace import Row, Trace
 from tests.run.conclusion.test_verdict import FINE
 
 pytestmark = pytest.mark.local
@@ -47,6 +48,20 @@ def test_plans_are_made_over_the_routes_around_links_that_are_down(tmp_path: Pat
     assert ("dc6-w0", "dc9-w0") in planning.view.edges
     assert not down.intersection(*planning.view.routes.values())
     assert set(planning.make_policy().plan(planning.view).members) == set(planning.view.names)
+
+
+def test_routes_go_into_a_link_whose_trace_is_over(tmp_path: Path) -> None:
+    topology = Topology.load(Path("netstorm9-static"))
+    name = "dc8->dc9"
+    stopped = replace(topology.links[name], trace=Trace((Row(0.0, 1e6), Row(1.0, 1e6)), end="stop"))
+    topology = replace(topology, links={**topology.links, name: stopped})
+    states = {link: replace(state, up=link != name) for link, state in declared_states(topology).items()}
+    ranks = [Rank(worker.name, worker.name, {}) for worker in topology.workers]
+    variables = {"TESTBED_BACKEND": "wan"}
+    over = ProgramController(topology, states, ranks, tmp_path, tmp_path, variables, elapsed_s=9.0)
+    planning = over._controller._spec.planning
+    assert planning is not None
+    assert ("dc8-w0", "dc9-w0") not in planning.view.edges and ("dc6-w0", "dc9-w0") not in planning.view.edges
 
 
 def test_an_interrupt_while_the_controller_is_asked_for_the_last_time_ends_it_all_the_same(tmp_path: Path) -> None:

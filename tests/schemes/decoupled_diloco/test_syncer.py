@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.schemes.decoupled_diloco import DecoupledOptions
-from testbed.schemes.decoupled_diloco.syncer import FragmentChange, GraceOver, Syncer, mean, radial
+from testbed.schemes.decoupled_diloco.syncer import FragmentChange, FragmentWanted, GraceOver, Syncer, mean, radial
 
 pytestmark = pytest.mark.pure
 
@@ -61,6 +61,22 @@ def test_a_member_that_is_lost_does_not_end_the_grace_window_for_others() -> Non
     assert list(syncer.remove("b")) == []
     list(syncer.changed("c", CHANGE))
     assert (syncer.merged, syncer.changes) == (1, 2)
+
+
+def test_the_others_go_on_where_the_quickest_member_is_lost() -> None:
+    """b has taken the steps of 20 fragments, and a those of five."""
+    options = DecoupledOptions(every=1, fragments=1, quorum=1)
+    syncer = Syncer("a", ("a", "b"), options, [torch.zeros(2)], 100, lambda: 0.0)
+    for number in range(20):
+        list(syncer.due("b"))
+        if number % 4 == 0:
+            list(syncer.due("a"))
+        for member in "ab":
+            list(syncer.changed(member, FragmentChange(0, number + 1, 1.0, torch.ones(2))))
+    assert syncer.merged == 20
+    assert [*syncer.remove("b")] == []
+    (wanted,) = syncer.due("a")
+    assert (wanted.to, wanted.message) == ("a", FragmentWanted(0, 21))
 
 
 def test_a_merge_that_waited_for_a_lost_member_alone_goes_on() -> None:
