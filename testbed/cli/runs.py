@@ -37,7 +37,9 @@ def report(runs: RunDirectories) -> None:
     for record in records:
         for reason in () if record.finished else (*ended_early(record), *record.gaps):
             err.print(f"{record.path} has not finished: {reason}", markup=False)
-    typer.echo(write_page(records[0]) if len(runs) == 1 else write_comparison(records, Path("runs/comparison.html")))
+    page = write_page(records[0]) if len(runs) == 1 else write_comparison(records, Path("runs/comparison.html"))
+    give_back([page])
+    typer.echo(page)
 
 
 def view(

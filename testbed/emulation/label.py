@@ -83,7 +83,9 @@ def labelled(network: str) -> Iterator[Path]:
 
 
 def owner(network: str) -> ProcessIdentity | None:
-    """Return the process that runs a network, or None if it has ended."""
+    """Return the process that runs a network, or None if it has ended or no network can have the name."""
+    if not is_name(network):  # processes choose their label, and it may name any folder
+        return None
     found = _running(state_folder(network) / OWNER)
     return None if found is None else found[0]
 
@@ -120,7 +122,7 @@ def end_crashed_launches(network: str) -> list[int]:
 
 
 def _launch_records(network: str) -> list[Path]:
-    return sorted((state_folder(network) / LAUNCHES).glob("*.json"))
+    return sorted((state_folder(network) / LAUNCHES).glob("*.json")) if is_name(network) else []
 
 
 def _own_record() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from testbed.controller.model.round_log import SIZED
 from testbed.controller.model.spec import ControllerSpec, Elasticity, Newcomer, PlanningSpec
 from testbed.emulation.containers.fleet import FILES, ContainerRequest, check_readable
 from testbed.emulation.network.routing import Routes
@@ -120,7 +121,7 @@ class Jobs:
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
-            measured_bytes=spec.sync.own.uneven or spec.sync.own.parts > 1,
+            measured_bytes=1 < spec.sync.own.cycle <= SIZED // 2,  # a longer cycle is not seen as one
             conducted=spec.sync.scheme.conducted,
         )
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import TYPE_CHECKING, Any
 
 from testbed.schemes.options import LocalSteps, Misfit, limited
@@ -41,6 +42,11 @@ class DesLocOptions(LocalSteps):
     def round_share(self) -> float:
         """The mean number of values in a round with Adam, as a multiple of the model's: 1.5 with the defaults."""
         return 1 + 1 / self.first + 1 / self.second
+
+    @property
+    def cycle(self) -> int:
+        """The number of rounds after which both moments are averaged again."""
+        return lcm(self.first, self.second)
 
     @property
     def uneven(self) -> bool:

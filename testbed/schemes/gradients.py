@@ -28,6 +28,11 @@ class GradientsOptions(Options):
         return self.powersgd_rank is None
 
     @property
+    def cycle(self) -> int:
+        """The rounds of a step: two with PowerSGD."""
+        return 2 if self.uneven else 1
+
+    @property
     def uneven(self) -> bool:
         """True with PowerSGD: a step has a round of P and of small tensors, and one of Q."""
         return self.powersgd_rank is not None

@@ -139,9 +139,10 @@ def build(options: HybridOptions, training: RoundTraining) -> Hybrid:
     each: Sequence[int] = training.assignment.get("steps", (every,)) if options.normalise else ()
 
     def due() -> tuple[int, float]:
-        count, mean = training.steps() or every, training.mean_steps()
-        if not training.assignment and mean:
-            count = max(round(every * count / mean), 1)
+        own, mean = training.steps(), training.mean_steps()
+        count = own or every
+        if own and mean and not training.assignment:
+            count = max(round(every * own / mean), 1)
         return count, work(count, each, options.prox)
 
     return Hybrid(training, options, due)

@@ -137,6 +137,11 @@ class Options(Checked):
         return 1 / self.parts
 
     @property
+    def cycle(self) -> int:
+        """The number of rounds after which their sizes repeat."""
+        return self.parts
+
+    @property
     def uneven(self) -> bool:
         """True if rounds send different numbers of values, so that no one bound holds for the time of each."""
         return False

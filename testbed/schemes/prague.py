@@ -156,7 +156,7 @@ class PragueMember(TrainingMember):
     Among `members` members, one wait may last as many iterations: a slow member has a group with each other one ahead.
     """
 
-    def __init__(self, name: str, generator: str, parameters: Tensor, iterations: int, members: int = 1) -> None:
+    def __init__(self, name: str, generator: str, parameters: Tensor, iterations: int, members: int) -> None:
         super().__init__(name, parameters)
         self._members = members
         self._generator = generator
@@ -211,9 +211,7 @@ class PragueMember(TrainingMember):
 class GeneratingMember(PragueMember):
     """A member of Prague whose process runs the generator of all groups as well."""
 
-    def __init__(
-        self, name: str, groups: GroupGenerator, parameters: Tensor, iterations: int, members: int = 1
-    ) -> None:
+    def __init__(self, name: str, groups: GroupGenerator, parameters: Tensor, iterations: int, members: int) -> None:
         super().__init__(name, name, parameters, iterations, members)
         self._groups = groups
 

@@ -69,6 +69,11 @@ class SparseLoCoOptions(LocalSteps):
         return 2.0 if self.mean == "senders" else 1.0
 
     @property
+    def cycle(self) -> int:
+        """The rounds of a step: two with `clip`."""
+        return 2 if self.clip else 1
+
+    @property
     def uneven(self) -> bool:
         """True with `clip`: every other round has the norms alone."""
         return self.clip

@@ -121,6 +121,11 @@ class SpartaOptions(ShareOptions):
         return self.share if self.every is None else (self.every * self.share + 1) / (self.every + 1)
 
     @property
+    def cycle(self) -> int:
+        """The rounds of a period: with DiLoCo one of the whole model after the others."""
+        return 1 if self.every is None else self.every + 1
+
+    @property
     def uneven(self) -> bool:
         """True with DiLoCo, whose rounds have the whole model."""
         return self.every is not None

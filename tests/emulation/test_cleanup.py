@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -134,14 +135,18 @@ def test_who_takes_the_name_meanwhile_keeps_it(owned: Start, monkeypatch: pytest
 def test_a_label_that_names_a_folder_costs_nobody_that_folder(how: Callable[[None], object], tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     (kept / "inside").mkdir(parents=True)
+    (kept / "inside" / "theirs.json").write_text("{}")
     (tmp_path / "networks").mkdir()
+    own = ProcessIdentity.own()
+    (kept / label.OWNER).write_text(json.dumps({"pid": own.pid, "started": own.start_ticks, "boot": own.boot}))
+    (kept / label.LAUNCHES).symlink_to(kept / "inside")
     names = str(kept), "../kept", ".", ".."
     strays = [subprocess.Popen(["sleep", "60"], env={**os.environ, label.ENVIRONMENT: name}) for name in names]
     try:
         until(lambda: len(list(label.processes())) == len(names))
         how(None)
         assert [stray.wait(PATIENCE_S) for stray in strays] == [-signal.SIGKILL] * len(names)
-        assert (kept / "inside").exists() and (tmp_path / "networks").exists()
+        assert (kept / "inside" / "theirs.json").exists() and (tmp_path / "networks").exists()
     finally:
         for stray in strays:
             stray.kill()

@@ -167,7 +167,7 @@ def test_without_an_assignment_changes_are_divided_by_the_steps_of_the_options(t
 
 def test_the_steps_of_a_user_s_loop_are_those_of_the_options_in_the_ratio_of_the_plan_s() -> None:
     """The plan's own mean of 8 steps does not count."""
-    for own, count in ((8, 32), (4, 16), (12, 48)):
+    for own, count in ((8, 32), (4, 16), (12, 48), (None, 32)):
         training = RoundTraining(
             None, list(model().parameters()), 1.0, steps=lambda own=own: own, mean_steps=lambda: 8.0
         )  # type: ignore[arg-type, misc]

@@ -9,10 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 
 from testbed import schemes
+from testbed.protocol import NodeConfiguration
 from testbed.schemes import SCHEMES, Scheme, named
 from testbed.schemes.options import Misfit, OuterOptions, read
+from tests.schemes.participants import participant
 
 ROOT = Path(__file__).parents[2]
 LOADS_NO_TORCH = """
@@ -31,6 +34,13 @@ def test_every_module_with_a_scheme_is_registered_by_its_name() -> None:
     declaring = [file for file in modules if "\nSCHEME = " in file.read_text(encoding="utf-8")]
     names = {file.parent.name if file.name == "__init__.py" else file.stem for file in declaring}
     assert names == set(SCHEMES) == {scheme.name for scheme in SCHEMES.values()}
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_member_of_prague_waits_for_as_many_iterations_as_there_are_members(name: str) -> None:
+    place = NodeConfiguration("prague", ("b",), ("b",), {"a": 1.0}, ("b",), {"generator": "a"})
+    assert participant("prague", name, ("a", "b", "c"), place, torch.zeros(2), 4, group=2).patience == 3
 
 
 @pytest.mark.pure

@@ -7,7 +7,7 @@ summaries. The run's rounds.jsonl has every report.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, pairwise
@@ -27,7 +27,7 @@ from testbed.telemetry.round_span import RoundSpan, span_of
 COMPUTED = 8
 
 #: The newest rounds whose sizes are compared, and the fraction by which sizes of the same bucket may differ.
-SIZED, ALIKE = 8, 0.02
+SIZED, ALIKE = 12, 0.02
 
 #: Summaries of complete rounds that are kept. Plans are judged by the newest dozens, and observers ask more often.
 KEPT_ROUNDS = 1000
@@ -145,11 +145,12 @@ class RoundLog:
         self.mixed = False
         #: The number of rounds after which sizes repeat, at most SIZED; 1 unless rounds are `mixed`.
         self.cycle = 1
+        self._sizes: deque[float] = deque(maxlen=SIZED)
         self._expected = expected
         self._pending: dict[str, _PendingReports] = {}
         self._report_counts: Counter[int] = Counter()  # reports of incomplete rounds, those of lost members included
         self._newest_reported: dict[str, int] = {}
-        self._timings: deque[dict[str, tuple[float, float]]] = deque(maxlen=COMPUTED + 1)
+        self._timings: deque[dict[str, tuple[float, float]]] = deque(maxlen=max(COMPUTED, SIZED) + 1)
         self._epoch_counts: Counter[int] = Counter()  # of the newest KEPT_ROUNDS epochs
 
     @property
@@ -221,8 +222,10 @@ class RoundLog:
         self.count += 1
         self.lost += summary.lost
         self.duplicated += summary.duplicated
-        if self.mixed:
-            self.cycle = _cycle([its.sent_bytes for its in self.complete[-SIZED:]])
+        if self.mixed and self.count > 1 and summary.members > 1:
+            # Every tree of a plan spans all members: over each of its edges a part of them goes up, and comes down.
+            self._sizes.append(summary.sent_bytes / (2 * (summary.members - 1)))
+            self.cycle = _cycle(self._sizes)
         self._epoch_counts[summary.epoch] += 1
         if len(self._epoch_counts) > KEPT_ROUNDS:
             del self._epoch_counts[next(iter(self._epoch_counts))]
@@ -269,7 +272,7 @@ class RoundLog:
         If sizes repeat after a `cycle`, these are the mean seconds: members compute before some of its rounds only.
         """
         usual = median if self.cycle == 1 else fmean
-        newest = COMPUTED // self.cycle * self.cycle
+        newest = COMPUTED if self.cycle == 1 else SIZED // self.cycle * self.cycle
         gaps: dict[str, list[float]] = {}
         for before, after in pairwise(self._timings):
             for member, (started_s, _) in after.items():
@@ -279,12 +282,12 @@ class RoundLog:
 
     @property
     def round_bytes(self) -> int:
-        """The mean bytes that a member contributes to a round of the newest cycle; 0 before the first round.
+        """The mean bytes that a member contributes to a round of the newest cycle; 0 before the second round.
 
-        Every tree of a plan spans all members, so over each of its edges a part of them goes up, and comes down.
+        The first round does not count: members may only compare their parameters in it.
         """
-        edges = ((its, 2 * (its.members - 1)) for its in self.complete[-self.cycle :])
-        return round(fmean([its.sent_bytes / count if count else 0 for its, count in edges] or [0]))
+        newest = [*self._sizes][-self.cycle :]
+        return round(fmean(newest)) if newest else 0
 
     @property
     def last(self) -> RoundSummary | None:
@@ -319,8 +322,9 @@ class _PendingReports:
         self._trains -= _trains(self.reports.pop(number))
 
 
-def _cycle(sizes: Sequence[int]) -> int:
+def _cycle(newest: Iterable[float]) -> int:
     """Return the number after which the sizes repeat, or the number of all sizes if they do not."""
+    sizes = [*newest]
     lengths = range(1, len(sizes) // 2 + 1)
     alike = partial(isclose, rel_tol=ALIKE)
     return next((length for length in lengths if all(map(alike, sizes, sizes[length:]))), len(sizes))

@@ -186,18 +186,19 @@ class Planner:
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """Use another declared network, and request a plan for it at once.
 
-        An oracle is told each period. The plan that is considered meanwhile still counts if only rates have changed:
-        otherwise none would be adopted that takes longer than a period to consider.
+        An oracle is told each period: nothing happens if the network is the declared one, and the plan that is being
+        considered still counts if only rates have changed. Otherwise no plan that takes longer would be adopted.
 
         Raises:
             ViewError: the declaration contradicts itself.
         """
         change = self._maker.knowledge.redeclare(links, routes, self._clocks.unix())
-        if change == "none":
+        oracle = self._maker.options.view.knowledge == "oracle"
+        if oracle and change == "none":
             return
         self.monitor.redeclare()
         self._track.redeclare()
-        self._declarations += change == "routes"
+        self._declarations += not oracle or change == "routes"
         self._requests.restore_deferred()
         self._requests.add(PlanRequest("network"))
 

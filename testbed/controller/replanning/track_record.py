@@ -49,6 +49,8 @@ class Stretch:
     whole_s: float
     #: The seconds that each member computed between two rounds.
     compute_s: Mapping[str, float]
+    #: The bytes that a member contributed to a round.
+    round_bytes: int
 
 
 class Promise(NamedTuple):
@@ -160,7 +162,8 @@ class TrackRecord:
         first = self._kept if oracle else max(self._kept, self._first_whole)
         if whole := rounds.newest_whole(STRETCH, first, plan.epoch, plan.period):
             whole_s = median(ended_s - began_s for began_s, ended_s in whole) / rounds.cycle_of(plan.period)
-            self._stretches.append(Stretch(plan, whole[0][0], whole[-1][1], whole_s, compute_s))
+            round_bytes = self._maker.through(self._maker.options.view, plan).model_bytes
+            self._stretches.append(Stretch(plan, whole[0][0], whole[-1][1], whole_s, compute_s, round_bytes))
         self._kept = rounds.count
 
     @property
@@ -188,7 +191,7 @@ class TrackRecord:
             if len(found) == MEASUREMENTS:
                 break
             seen = self._maker.knowledge.past_network(stretch.began_s, stretch.ended_s, now)
-            view = self._among(seen.view, stretch.plan)
+            view = self._among(replace(seen.view, model_bytes=stretch.round_bytes), stretch.plan)
             moved = None if view is None else replace(seen, view=view).rate_movement(stretch.plan, stretch.whole_s)
             if view is not None and moved is None and now - stretch.ended_s <= WAITS_S:
                 continue
@@ -198,14 +201,13 @@ class TrackRecord:
         return tuple(found)
 
     def _among(self, view: View, plan: Plan) -> View | None:
-        """Return the view of a plan's members alone, with the model's bytes as the plan's codec encodes them.
+        """Return the view of a plan's members alone.
 
         Returns:
             The view, or None if a member or an edge of the plan is gone.
         """
         if not set(plan.members) <= set(view.names) or missing_edge(plan, view):
             return None
-        view = self._maker.through(view, plan)
         return view if set(plan.members) == set(view.names) else view.among(plan.members)
 
     def adopted(self, plan: Plan, last: Plan, decision: Decision, request: PlanRequest, of_rounds: bool) -> None:

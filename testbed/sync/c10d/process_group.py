@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +32,11 @@ LARGE_BYTES = 64 * 1024
 
 #: Seconds within which a thread drops a completed work, also on a busy host.
 DROPPED_S = 1.0
+
+#: Keys in the group's store: the error of a rank that noticed a loss before the first sum, or for which one was late.
+LOST, LATE = "lost", "late"
+#: Seconds between two looks at these keys.
+LOOK_S = 0.5
 
 #: Collectives that wait for one peer only, so that gloo reports its end at once.
 POINT_TO_POINT = ("send", "recv")
@@ -102,6 +108,7 @@ class WanGroup(dist.ProcessGroup):
         self._guard = threading.Lock()
         self._session: Session | None = None
         self._failure = GroupFailure()
+        self._first = PrefixStore("first/", store)
         self._lost = ""  # gloo's error for a rank that was lost before the first sum
         atexit.register(self.shutdown)
 
@@ -208,18 +215,29 @@ class WanGroup(dist.ProcessGroup):
         return self._session
 
     def _await_all(self, come: dist.Work) -> None:
-        """Wait until all ranks have come to the first sum. If one was lost before, which gloo notices, join no more.
+        """Wait until all ranks have come to the first sum. If one was lost before, join no more.
 
-        Gloo notices it at the lost rank's neighbours in the barrier; they close their connections for the others.
+        Gloo notices that at the lost rank's neighbours in the barrier, and they tell the others by the store. After a
+        timeout a rank is only late, and the wait at the controller ends with its own error; gloo has then closed the
+        connections to others, which must not take that for a loss.
         """
         try:
+            while not come.is_completed():
+                if self._first.check([LOST]):
+                    raise RuntimeError(self._first.get(LOST).decode())
+                time.sleep(LOOK_S)
             come.wait()
         except RuntimeError as error:
-            if "Timed out" in str(error):  # a rank is late, as the error of the wait at the controller says
-                return
-            self._lost = str(error)
+            text = str(error)
+            with suppress(RuntimeError):  # the store has ended with its host
+                if "Timed out" in text:
+                    self._first.set(LATE, text)
+                time.sleep(LOOK_S)
+                if self._first.check([LATE]):
+                    return
+                self._first.set(LOST, text)
+            self._lost = text
             self._rendezvous.give_up()
-            self._gloo.abort()
 
     def abort(self) -> None:
         """End the running collectives with an error, here and at the other ranks."""

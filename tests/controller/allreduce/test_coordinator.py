@@ -62,9 +62,9 @@ ROSTER = dict.fromkeys(NAMES, ("10.0.0.1", 1))
 class Told:
     """A coordinator, what it had sent, and what it asked to be called back for. Work is done at once, in order."""
 
-    def __init__(self, out: Path, elastic: bool = True, begins: bool = True, **changes: Any) -> None:
+    def __init__(self, out: Path, elastic: bool = True, begins: bool = True, view: View = VIEW, **changes: Any) -> None:
         changes = {"period_s": 3600.0, **changes}
-        spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, **changes)
+        spec = spec_of(view, elastic=Elasticity(quorum=3) if elastic else None, **changes)
         assert spec.planning is not None
         self.clocks = SimulatedClocks(1.7e9)
         self.coordinator = AllReduceCoordinator(spec, spec.planning, out, self.clocks)
@@ -647,6 +647,23 @@ def test_the_budget_for_plans_pays_for_a_proposal_that_comes_too_late(told: Told
         told.lose("c-w0")
     list(proposed.then(dataclasses.replace(proposed.work(), seconds=2 * SAVED_S)))
     assert not told.coordinator.planner._budget.allows(0.0, 0.0)
+
+
+@pytest.mark.parametrize(("knowledge", "adopted"), [("oracle", True), ("declared", False)])
+def test_a_plan_for_rates_that_changed_meanwhile_is_adopted_where_an_oracle_tells_them(
+    tmp_path: Path, knowledge: str, adopted: bool
+) -> None:
+    told = Told(tmp_path, view=dataclasses.replace(VIEW, knowledge=knowledge))
+    slower, later = mesh(b_d=10, a_c=10), mesh(b_d=11, a_c=10)
+    told.coordinator.change_network(slower.links, slower.routes)
+    [proposed] = told.coordinator.proceed()
+    assert isinstance(proposed, Background)
+    told.coordinator.change_network(later.links, later.routes)
+    told.coordinator.change_network(later.links, later.routes)
+    list(proposed.then(proposed.work()))
+    assert (told.coordinator.group.plans.pending is not None) == adopted
+    assert len(told.coordinator.planner._requests._queue) == 1
+    told.coordinator.close()
 
 
 def test_fewer_members_than_the_quorum_end_the_run(told: Told) -> None:

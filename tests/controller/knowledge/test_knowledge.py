@@ -265,7 +265,8 @@ def test_the_round_trip_of_the_path_before_is_not_that_of_the_new_one() -> None:
     observe(known, plan, view, 0, 3)
     before = view.edges["a-w0", "b-w0"].rtt_s
     longer = {**view.links, "a->b": replace(view.links["a->b"], delay_s=view.links["a->b"].delay_s + 0.5)}
-    known.redeclare(longer, view.routes, 3.0)
+    assert known.redeclare(longer, view.routes, 3.0) == "rates"
+    assert known.redeclare(longer, view.routes, 3.0) == "none"
     observe(known, plan, view, 4, 3)  # the kernel still reports the old path's least
     edges = known.view(7.0).edges
     assert edges["a-w0", "b-w0"].rtt_s == pytest.approx(before + 0.5) and edges["a-w0", "b-w0"].source == "measured"

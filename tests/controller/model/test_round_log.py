@@ -46,6 +46,7 @@ def test_of_a_plan_with_groups_only_rounds_among_all_members_count() -> None:
         ((8,), 1, 8),
         ((6, 20, 10), 3, 12),
         ((4, 4, 10), 3, 6),
+        ((10, 10, 20, 10, 10, 30), 6, 15),
         ((10, 20, 30, 40, 50, 60, 70, 80, 90), SIZED, 50),
     ],
 )
@@ -58,7 +59,7 @@ def test_times_of_rounds_whose_sizes_repeat_are_means_of_a_cycle(sizes: tuple[in
         now_s = began_s + size
         for member in "ab":
             rounds.add(report(member, number, started_s=began_s, finished_s=now_s, sent_bytes=1000 * size))
-    if len(sizes) <= SIZED:
+    if 2 * len(sizes) <= SIZED:
         assert rounds.cycle == cycle
         assert rounds.round_bytes == 1000 * mean
         computes = sizes.count(sizes[0])
@@ -72,13 +73,15 @@ def test_times_of_rounds_whose_sizes_repeat_are_means_of_a_cycle(sizes: tuple[in
 def test_members_compute_nothing_between_rounds_that_overlap() -> None:
     """Between the steps of a model in two buckets members compute for 3 s; its second bucket begins before the first
     one is done."""
-    rounds = book("a")
+    rounds = book("a", "b")
     rounds.mixed = True
-    for number in range(16):
+    for number in range(2 * SIZED):
         began_s = 10.0 * (number // 2) + 2.0 * (number % 2)
-        rounds.add(report("a", number + 1, started_s=began_s, finished_s=began_s + 5, sent_bytes=10 + number % 2 * 20))
+        for member in "ab":
+            timing = {"started_s": began_s, "finished_s": began_s + 5}
+            rounds.add(report(member, number + 1, sent_bytes=10 + number % 2 * 20, **timing))
     assert rounds.cycle == 2
-    assert rounds.compute_s() == {"a": pytest.approx(3 / 2)}
+    assert rounds.compute_s() == {"a": pytest.approx(3 / 2), "b": pytest.approx(3 / 2)}
 
 
 def test_one_round_of_another_size_is_forgotten() -> None:
@@ -87,7 +90,23 @@ def test_one_round_of_another_size_is_forgotten() -> None:
     for number in range(1, SIZED + 2):
         for member in "ab":
             rounds.add(report(member, number, sent_bytes=10 if number == 1 else 1000))
-    assert (rounds.cycle, rounds.round_bytes) == (1, 1000)
+        if number == 1:
+            assert rounds.round_bytes == 0, "members may only have compared their parameters"
+        else:
+            assert (rounds.cycle, rounds.round_bytes) == (1, 1000)
+
+
+def test_a_lost_member_breaks_no_cycle() -> None:
+    present = {"a", "b", "c"}
+    rounds = RoundLog(lambda _: frozenset(present))
+    rounds.mixed = True
+    for number in range(1, 20):
+        if number == 9:
+            present.remove("c")
+            rounds.forget(["c"])
+        for member in sorted(present):
+            rounds.add(report(member, number, sent_bytes=2 * (len(present) - 1) * 600 // len(present)))
+    assert (rounds.cycle, rounds.round_bytes) == (1, 600)
 
 
 def test_rounds_are_counted_under_the_newest_epochs_alone() -> None:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from testbed.emulation.process import ProcessIdentity
 from testbed.sync.errors import SyncError
 from tests.sync.c10d.ranks import TIMEOUT_S, Ranks
 from tests.waiting import stop, until
@@ -103,9 +104,11 @@ def trains_until_it_fails(rank: int) -> str:
     return str(failure.value)
 
 
-def killed_before_its_first_sum(rank: int) -> str:
-    if rank == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
+def killed_before_its_first_sum(rank: int, pid: int) -> str:
+    """Kill the last rank, and begin the first sum at the others once its connections are closed."""
+    if os.getpid() == pid:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: ProcessIdentity.of(pid) is None)
     with pytest.raises(dist.DistBackendError) as failure:
         dist.all_reduce(torch.ones(LARGE))
     return str(failure.value)
@@ -125,7 +128,7 @@ def comes_to_no_first_sum(rank: int) -> str:
 
 def test_a_rank_that_dies_before_the_first_sum_ends_the_wait_at_the_others() -> None:
     with Ranks(4) as ranks:
-        ranks.begin(killed_before_its_first_sum)
+        ranks.begin(killed_before_its_first_sum, ranks.processes[3].pid)
         assert all("lost before the first large sum" in said for said in ranks.end(0, 1, 2))
 
 

@@ -65,10 +65,10 @@ def ad_psgd(problem: Quadratics, iterations: int) -> dict[str, Participant]:
 def prague(problem: Quadratics, iterations: int) -> dict[str, Participant]:
     first, *others = MEMBERS
     members: dict[str, Participant] = {
-        name: PragueMember(name, first, problem.start[name], iterations) for name in others
+        name: PragueMember(name, first, problem.start[name], iterations, len(MEMBERS)) for name in others
     }
     groups = GroupGenerator(MEMBERS, 3, Random(1))
-    return {**members, first: GeneratingMember(first, groups, problem.start[first], iterations)}
+    return {**members, first: GeneratingMember(first, groups, problem.start[first], iterations, len(MEMBERS))}
 
 
 ALL = complete(MEMBERS)
