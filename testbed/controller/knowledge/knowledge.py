@@ -165,13 +165,14 @@ class Knowledge:
     ) -> Literal["none", "rates", "routes"]:
         """Replace the declared network, and forget the measurements over links and routes that changed.
 
-        Returns what has changed: nothing, only links' rates and delays, or also routes, members, or which links are up.
-
         Args:
             links: The links of the network.
             routes: The links of each edge.
             now_s: The time of the change.
             members: The members, or None if they stay.
+
+        Returns:
+            What has changed: nothing, only links' rates and delays, or also routes, members, or which links are up.
 
         Raises:
             ViewError: the declaration contradicts itself.
