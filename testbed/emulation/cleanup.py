@@ -61,8 +61,8 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
     for name in names:
         _end_owner(name)
     found, failure = _found(client)
-    ours = [each for each in found if network in (None, each.network)]
-    _, containers, processes = _take_all(client, [each for each in ours if not _has_successor(each.network)], failure)
+    left = [each for each in found if network in (None, each.network) and not _has_successor(each.network)]
+    _, containers, processes = _take_all(client, left, failure)
     return CleanupResult(tuple(names), containers, processes)
 
 

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -92,7 +93,8 @@ class EngineWatch:
 
     def __enter__(self) -> Self:
         """Start to ping the Docker engine, on a thread."""
-        self._client = self._connected()  # here: `client_of` changes the environment, which other threads may copy
+        with suppress(OSError, *engine.ENGINE_ERRORS):  # the thread tries again
+            self._client = self._connect()  # here: it changes the environment, which other threads may copy
         self._thread.start()
         return self
 
@@ -103,25 +105,19 @@ class EngineWatch:
         if self._client is not None:
             self._client.close()
 
-    def _connected(self) -> docker.DockerClient | None:
-        try:
-            return engine.client_of(engine.address(), timeout=ANSWER_S)
-        except (OSError, *engine.ENGINE_ERRORS) as error:  # OSError: no file may be opened, say
-            self._complaint = str(error)
-            return None
+    def _connect(self) -> docker.DockerClient:
+        return engine.client_of(engine.address(), timeout=ANSWER_S)
 
     def _ask(self) -> None:
         while not self._closed.wait(ASK_S):
             asked = time.monotonic()
-            self._client = self._client or self._connected()
-            if self._client is not None:
-                try:
-                    self._client.ping()
-                    self._silent_since = None
-                    continue
-                except (OSError, *engine.ENGINE_ERRORS) as error:
-                    self._complaint = str(error)
-            self._silent_since = self._silent_since or asked
+            try:
+                self._client = self._client or self._connect()
+                self._client.ping()
+                self._silent_since = None
+            except (OSError, *engine.ENGINE_ERRORS) as error:  # OSError: no file may be opened, say
+                self._complaint = str(error)
+                self._silent_since = self._silent_since or asked
 
 
 #: The space that a run leaves for its summary and page, its workers' logs (4 MiB each at most) and the host.

@@ -153,7 +153,7 @@ class GroupGenerator:
 class PragueMember(TrainingMember):
     """Trains for `iterations` iterations, each a step and an average in the group that `generator` gives.
 
-    Among `members` members, one wait may last as many iterations: a slow member has a group with each other one ahead.
+    One wait may last as many iterations as there are `members`: a slow member may first have a group with each of them.
     """
 
     def __init__(self, name: str, generator: str, parameters: Tensor, iterations: int, members: int) -> None:

@@ -207,8 +207,8 @@ class Session(ControlledMember, StrategyMethods):
     def ddp_hook(self) -> Hook:
         """A new hook for a DistributedDataParallel: `ddp_model.register_comm_hook(session, session.ddp_hook)`.
 
-        The model must use all of its parameters in each step, or have `find_unused_parameters=False`: a parameter that
-        is unused at one member would keep its gradient there, and get the mean at the others.
+        Every member must use all of the model's parameters in each step. With `find_unused_parameters=True` a parameter
+        that is unused at one member would keep its own gradient there, and get the mean at the others.
         """
         from testbed.sync.ddp import hook_of
 

@@ -62,8 +62,6 @@ class ReportedRound:
             finished_s=span.finished_s,
             lost=sum(report.lost for report in its),
             duplicated=sum(report.duplicated for report in its),
-            sent_bytes=sum(report.sent_bytes for report in its),
-            members=len(its),
             metrics=means_if_all(report.metrics for report in its),
         )
 
@@ -102,9 +100,6 @@ class RoundSummary:
     lost: int = 0
     #: Updates that members' results held twice, over all members.
     duplicated: int = 0
-    #: The bytes that all members sent, and the number of members.
-    sent_bytes: int = 0
-    members: int = 1
     #: Each metric's mean over the members that reported it.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -222,9 +217,9 @@ class RoundLog:
         self.count += 1
         self.lost += summary.lost
         self.duplicated += summary.duplicated
-        if self.mixed and self.count > 1 and summary.members > 1:
-            # Every tree of a plan spans all members: over each of its edges a part of them goes up, and comes down.
-            self._sizes.append(summary.sent_bytes / (2 * (summary.members - 1)))
+        if self.mixed and self.count > 1 and len(found) > 1:
+            # A plan's trees span all members: over each edge of a tree its share goes up, and comes down.
+            self._sizes.append(sum(report.sent_bytes for report in found.values()) / (2 * (len(found) - 1)))
             self.cycle = _cycle(self._sizes)
         self._epoch_counts[summary.epoch] += 1
         if len(self._epoch_counts) > KEPT_ROUNDS:

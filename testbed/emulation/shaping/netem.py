@@ -15,11 +15,10 @@ queue makes no difference from end to end.
 
 Inaccuracies: netem counts packets, so its limit is set where a link at its full rate with the smallest frames stays
 below the limit, which only keeps a flood from filling the host's memory. A packet is charged at the rate at which it
-leaves, and a class keeps its debt when it is changed: after a dip to 12 kbit/s nothing passes for up to a second. Rows
-of traces below that rate are refused. A down link is netem with a loss of 100 %:
-packets already in it drain. A change of RED's lengths sets its mean to 0, and RED does not see idle time, since HTB
-takes nothing from an empty queue. CoDel's limit counts packets. A change of delay, jitter or loss ends a burst of
-losses.
+leaves, and a class keeps its debt when it is changed: after a dip to 12 kbit/s nothing passes for up to a second.
+Traces that dip lower are refused. A down link is netem with a loss of 100 %: packets already in it drain. A change of
+RED's lengths sets its mean to 0, and RED does not see idle time, since HTB takes nothing from an empty queue. CoDel's
+limit counts packets. A change of delay, jitter or loss ends a burst of losses.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, dropwhile, pairwise
+from itertools import dropwhile, pairwise
 from statistics import median
 from typing import Any
 
@@ -168,13 +168,12 @@ def _evidence(
     identical: bool | None,
 ) -> Evidence:
     # A network whose swap did not happen replays nothing; a run that was shortened may miss a swap.
-    came = [experiment.networks[swap["file"]] for swap in outcome.network_swaps]
-    traced = {link.name for topology in (experiment.topology, *came) for link in topology.links.values() if link.trace}
-    passed = rate_excess(traffic, states)
-    if outcome.backend == "userspace":
-        for link in chain.from_iterable(topology.links.values() for topology in (experiment.topology, *came)):
-            if link.trace is not None and _has_coarse_rows(link.trace):
-                passed.pop(link.name, None)
+    came = (experiment.networks[swap["file"]] for swap in outcome.network_swaps)
+    every = (link for topology in (experiment.topology, *came) for link in topology.links.values())
+    traces = [(link.name, link.trace) for link in every if link.trace is not None]
+    traced = {name for name, _ in traces}
+    coarse = {name for name, trace in traces if outcome.backend == "userspace" and _has_coarse_rows(trace)}
+    passed = {name: excess for name, excess in rate_excess(traffic, states).items() if name not in coarse}
     links = {}
     for name, measured in sorted(outcome.fidelity.items()):
         rates = [] if measured.rate_error is None else [(measured.rate_error, measured.rate_resolution)]

@@ -282,7 +282,8 @@ class Syncer:
 
     def _request_due(self) -> Iterator[Send]:
         """Ask all members for their changes of each fragment that is due, one fragment after the other."""
-        while self._opened < min(self._kth_due(), self._rounds * len(self._fragments)):
+        due = self._kth_due()
+        while self._opened < min(due, self._rounds * len(self._fragments)):
             number = self._opened % len(self._fragments)
             fragment = self._fragments[number]
             if fragment.under_way is not None:

@@ -241,8 +241,8 @@ static void end_stretch(struct link *l)
 
 /* Count a released packet. The output rate is measured here, on the real clock: over stretches in which each packet had
  * waited behind another, it compares the bytes passed with (real time) × (the rate of service). A packet that shared its
- * moment with its predecessor took no time. By how much the link's delay grew between the two does not count: nothing
- * passes in that time, and as it falls, packets pass at once that were served one after the other. */
+ * moment with its predecessor took no time. A change of the link's delay between the two is no time of service: where it
+ * grew, nothing passes meanwhile, and where it fell, packets pass at once that were served one after the other. */
 static void count(struct link *l, const struct packet *p, double now)
 {
     l->count.packets += p->frames;
