@@ -1,13 +1,11 @@
-"""Compare tree packing with its optimum, and all policies with the bound, in the fluid model.
+"""Compare tree packing with its optimum and the bound, in the fluid model.
 
     python -m benchmarks.packing
 
-No network is built. There are five tables:
+No network is built. There are four tables:
 
     optimum      a row a random network: the rate found, relative to that of a second formulation over cuts
     sizes        a row a network of 100 or 1,000 sites: seconds to plan, with the proven gap to the optimum
-    policies     a row a policy: the time of a round with vanishing chunks, as a multiple of the bound; means over draws
-                 of NetStorm's nine sites, with routes by the cheapest 1/c and by hops
     chunks       a row a chunk size: its cost, simulated
     replanning   seconds to plan from nothing and from the last plan
 
@@ -30,8 +28,7 @@ from benchmarks.support.networks import limits, neighbours_view, netstorm9, rand
 from benchmarks.support.options import Options
 from benchmarks.support.program import run_program
 from benchmarks.support.table import Table, progress, show
-from testbed.plan import Plan
-from testbed.planning import CostModel, View, make_policy, predict, simulate
+from testbed.planning import CostModel, make_policy, predict, simulate
 from testbed.planning.bound import bound
 from testbed.planning.overlay import Overlay
 from testbed.planning.pack import pack
@@ -46,27 +43,6 @@ CHUNKS = (256 * 1024, 64 * 1024, 32 * 1024)
 
 #: The claim: the rate found is within this part of the optimum.
 WITHIN = 0.01
-
-POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "packing": ("packing", {}),
-    "netstorm, 9 roots": ("netstorm", {}),
-    "netstorm, 1 root": ("netstorm", {"roots": 1}),
-    "mst": ("mst", {}),
-    "ring, member order": ("ring", {"order": "naive"}),
-    "ring, two-opt": ("ring", {}),
-    "tsengine": ("tsengine", {}),
-    "star, 9 servers": ("star", {"servers": "all"}),
-    "star, 9 servers, AlexNet's keys": ("star", {"servers": "all", "keys": "alexnet"}),
-}
-
-#: Policies whose place matters: measured as the mean over all members as root or server, and as the best.
-PLACED: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "mlnet, k = 2": ("mlnet", "root", {}),
-    "mlnet, k = 3": ("mlnet", "root", {"arity": 3}),
-    "star, overlapped": ("star", "server", {}),
-    "star, AlexNet's keys": ("star", "server", {"keys": "alexnet"}),
-    "star, one key": ("star", "server", {"keys": "one"}),
-}
 
 
 def optimum(quick: bool) -> list[dict[str, Any]]:
@@ -109,36 +85,6 @@ def sizes(quick: bool) -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
-def policies(quick: bool) -> dict[str, dict[str, float]]:
-    """Return multiples of the bound by policy.
-
-    Keys of a policy: `inverse-rate` and `hops` are means over draws and places by the routing; `best` is at the best
-    place.
-    """
-    multiples: dict[str, dict[str, list[float]]] = {}
-    for draw in range(10 if quick else 60):
-        progress(f"draw {draw}")
-        network = netstorm9(draw)
-        for routing in ("inverse-rate", "hops"):
-            seen = view(network, MODEL_BYTES, routing)
-            least = bound(seen).seconds
-            for name, (policy, options) in POLICIES.items():
-                own = multiples.setdefault(name, {})
-                own.setdefault(routing, []).append(_drain(seen, make_policy(policy, options).plan(seen)) / least)
-            for name, (policy, place, options) in PLACED.items():
-                own = multiples.setdefault(name, {})
-                every = [_drain(seen, make_policy(policy, {**options, place: m}).plan(seen)) for m in seen.names]
-                own.setdefault(routing, []).append(mean(every) / least)
-                if routing == "inverse-rate":
-                    own.setdefault("best", []).append(min(every) / least)
-    return {name: {kind: mean(values) for kind, values in own.items()} for name, own in multiples.items()}
-
-
-def _drain(seen: View, plan: Plan) -> float:
-    """Return the seconds of a round with vanishing chunks, and so without the time to fill the trees."""
-    return CostModel(seen).predict(plan).drain_s
 
 
 def chunks(quick: bool) -> list[dict[str, float]]:
@@ -203,14 +149,6 @@ def _tables(figures: Mapping[str, Any]) -> list[Table]:
             ],
         ),
         Table(
-            "Nine sites, vanishing chunks: multiples of the bound",
-            ("policy", "routes by 1/c", "best place", "routes by hops"),
-            [
-                (name, *(f"{own[kind]:.2f}" if kind in own else "" for kind in ("inverse-rate", "best", "hops")))
-                for name, own in figures["policies"].items()
-            ],
-        ),
-        Table(
             "Nine sites, 10.9 MB in chunks: multiples of the bound, simulated (predicted)",
             ("chunks of", "packing", "netstorm"),
             [
@@ -235,11 +173,10 @@ def main(words: Sequence[str] | None = None) -> int:
     figures: dict[str, Any] = {
         "optimum": optimum(asked.quick),
         "sizes": sizes(asked.quick),
-        "policies": policies(asked.quick),
         "chunks": chunks(asked.quick),
         "replanning": replanning(asked.quick),
     }
-    show(_tables(figures), {**figures, "draws": 10 if asked.quick else 60}, as_json=asked.json)
+    show(_tables(figures), figures, as_json=asked.json)
     return 0 if all(row["of_cuts"] >= 1 - WITHIN for row in figures["optimum"]) else 1
 
 

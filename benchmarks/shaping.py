@@ -198,15 +198,15 @@ def _flows(
 
 @contextmanager
 def _metered(bed: Bed, found: Busy) -> Iterator[None]:
-    host, used, soft, began = CpuMeter(), cpu_seconds(bed.pid), _interrupt_seconds(), time.monotonic()
+    host, used, soft, began = CpuMeter(), _cpu_seconds(bed.pid), _interrupt_seconds(), time.monotonic()
     yield
     found.interrupts = (_interrupt_seconds() - soft) / (time.monotonic() - began)
     found.realtime = bed.realtime
-    found.core = (cpu_seconds(bed.pid) - used) / (time.monotonic() - began)
+    found.core = (_cpu_seconds(bed.pid) - used) / (time.monotonic() - began)
     found.host = host.read()
 
 
-def cpu_seconds(pid: int) -> float:
+def _cpu_seconds(pid: int) -> float:
     """Return the seconds of a processor that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -14,7 +14,6 @@ from testbed.spec.topology import Link, Topology
 #: NetStorm's network as published, without delays, and with delays of ours: 10 to 120 ms a round trip.
 NETWORKS = ("netstorm9", "netstorm9-rtt")
 TOPOLOGIES = Path(__file__).parents[2] / "topologies"
-TOPOLOGY = TOPOLOGIES / "netstorm9.yaml"
 
 #: 2 to 15.5 Mbit/s a link, and 2 MB. At twice the rates nine containers and the shaper take 1.6 of two cores, and
 #: packing took 1.13 × the simulator's time; at these rates 1.09 (another program ran beside it both times).

@@ -64,17 +64,11 @@ def _drawn(graph: nx.Graph, seed: int) -> nx.DiGraph:
     return directed
 
 
-def view(network: nx.DiGraph, model_bytes: int, routing: str = "inverse-rate") -> View:
-    """Return a view with a member at each site.
-
-    Args:
-        network: The sites and the directed links' rates.
-        model_bytes: The size of the model.
-        routing: `inverse-rate` routes all pairs by the least sum of 1/rate, `hops` by the fewest links.
-    """
+def view(network: nx.DiGraph, model_bytes: int) -> View:
+    """Return a view with a member at each site; routes have the least sum of 1/rate."""
     for _, _, link in network.edges(data=True):
-        link["inverse-rate"], link["hops"] = 1 / link["rate"], 1
-    paths = dict(nx.all_pairs_dijkstra_path(network, weight=routing))
+        link["inverse-rate"] = 1 / link["rate"]
+    paths = dict(nx.all_pairs_dijkstra_path(network, weight="inverse-rate"))
     pairs = ((a, b) for a in network for b in network if a != b)
     return _view(
         network, {(a, b): list(zip(paths[a][b], paths[a][b][1:], strict=False)) for a, b in pairs}, model_bytes

@@ -5,14 +5,12 @@ Exit codes are those of `testbed`: 0 done; 1 a claim is missed or a run failed; 
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 from benchmarks.support.table import progress
 from testbed.errors import in_full
-from testbed.run.errors import CannotRun
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
@@ -29,9 +27,3 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
             raise
         progress(in_full(error))
     sys.exit(code)
-
-
-def require_chromium() -> None:
-    """Raise CannotRun unless chromium is installed on this machine."""
-    if shutil.which("chromium") is None:
-        raise CannotRun("chromium, which draws the page, is not installed: run `sudo apt-get install chromium`")

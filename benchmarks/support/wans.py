@@ -112,8 +112,6 @@ class Wan:
     seed: int
     #: A folder with packet-delivery files, RECORDINGS among them, if there is one.
     recorded: Path | None = None
-    #: The round trip of all links; None takes the published round trips.
-    rtt_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -147,8 +145,6 @@ class Wan:
         links = _links(sites, _pairs(sites, delay_s, 0.0, MOST_RTT_S))
         if self.kind == "cloud":
             return self._cloud(draw, sites, links, delay_s)
-        if self.rtt_s is not None:
-            delay_s = dict.fromkeys(delay_s, self.rtt_s / 2)
         return {
             "name": self.name,
             "sites": {site: {"workers": 1, "speed": draw.choice(SPEEDS)} for site in sites},

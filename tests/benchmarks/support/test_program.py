@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from benchmarks.support.program import require_chromium, run_program
+from benchmarks.support.program import run_program
 from testbed.emulation.containers import documentation
 from testbed.errors import BAD_INPUT, CANNOT, FAILED, DetailedError
 from testbed.run.errors import CannotRun, RunFailed
@@ -60,8 +60,6 @@ def test_an_error_without_a_code_keeps_its_traceback(error: Exception) -> None:
         ("benchmarks.formulas", ["--quick"], "`make documentation`"),
         ("benchmarks.schemes", ["--quick", "--dataset", "documentation"], "`make documentation`"),
         ("benchmarks.frontier", ["--quick", "--simulated"], "`make documentation`"),
-        ("benchmarks.page", ["--quick"], "apt-get install chromium"),
-        ("benchmarks.attached", ["--quick"], "apt-get install chromium"),
     ],
 )
 def test_a_benchmark_says_what_this_machine_lacks(
@@ -73,7 +71,6 @@ def test_a_benchmark_says_what_this_machine_lacks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(documentation, "DOCUMENTATION", tmp_path / "documentation")
-    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [module, *words])
     monkeypatch.delitem(sys.modules, module, raising=False)  # another test may have imported it
     monkeypatch.chdir(tmp_path)
@@ -83,10 +80,3 @@ def test_a_benchmark_says_what_this_machine_lacks(
     said = capsys.readouterr()
     assert said.out == ""
     assert remedy in said.err.splitlines()[-1]
-
-
-@pytest.mark.local
-def test_chromium_that_is_installed_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (program := tmp_path / "chromium").touch(0o755)
-    monkeypatch.setenv("PATH", str(program.parent))
-    require_chromium()
