@@ -16,6 +16,7 @@ with vanishing chunks, for networks too large for simulation.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from testbed.errors import BAD_INPUT
-from testbed.plan import Plan, cut
+from testbed.plan import Group, Plan, Tree, codec_bytes, cut
 from testbed.planning import events
 from testbed.planning.constraints import Constraints, Ints
 from testbed.planning.cost import predict
@@ -48,6 +49,10 @@ class SimulationError(ValueError):
     """A plan uses an edge that the view lacks."""
 
     exit_code = BAD_INPUT
+
+
+#: The sender and the receiver of an edge of a tree, and whether the edge carries means instead of partial sums.
+TreeEdge = tuple[str, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +90,38 @@ def simulate(
         SimulationError: The plan uses an edge that the view lacks.
     """
     own = PlanRounds(plan, view.model_bytes)
+    if plan.link_codecs:  # `view.model_bytes` are those through the plan's codec
+        whole = codec_bytes(plan.codec)
+        own = own.coded({edge: ELEMENT_BYTES * part / whole for edge, part in coded_parts(plan, [plan.whole]).items()})
     found = own.run(own.network(Constraints.of(view), view.edge_delay), ready_s or {}, rounds, compute_s or {})
     ends = found.finished_s.max(axis=1)
     seconds = ends[0] if rounds == 1 else (ends[-1] - ends[0]) / (rounds - 1)
     finished_s = dict(zip(plan.members, found.finished_s[0].tolist(), strict=True))
     return Simulated(float(seconds), finished_s, own.edge_bytes(found))
+
+
+def coded_parts(plan: Plan, groups: Iterable[Group]) -> dict[TreeEdge, float]:
+    """Return the bytes that rounds of groups send over each edge, as a part of those in fp32.
+
+    A mean is encoded once, by the codec of its tree that takes the fewest bytes. An edge in several trees has the mean
+    of its parts in them, weighted by the trees' shares.
+    """
+    coded: dict[TreeEdge, float] = defaultdict(float)
+    whole: dict[TreeEdge, float] = defaultdict(float)
+    for tree in chain.from_iterable(group.trees for group in groups):
+        edges = edges_of(tree)
+        each = {edge: codec_bytes(plan.codec_of(*edge[:2])) for edge in edges}
+        least = min((each[edge] for edge in edges if edge[2]), default=ELEMENT_BYTES)
+        for edge in edges:
+            coded[edge] += tree.share * (least if edge[2] else each[edge])
+            whole[edge] += tree.share * ELEMENT_BYTES
+    return {edge: part / whole[edge] for edge, part in coded.items()}
+
+
+def edges_of(tree: Tree) -> list[TreeEdge]:
+    """Return the edges of a tree: those of the partial sums, then those of the means."""
+    ups = [(child, parent, False) for child, parent in tree.reduce.items()]
+    return [*ups, *((parent, child, True) for child, parent in tree.broadcast.items())]
 
 
 def coarse(plan: Plan, model_bytes: int, most: float = HOPS) -> Plan:

@@ -122,6 +122,7 @@ class Jobs:
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
             measured_bytes=1 < spec.sync.own.cycle <= SIZED // 2,  # a longer cycle is not seen as one
+            covered=spec.sync.own.covered,
             conducted=spec.sync.scheme.conducted,
         )
 

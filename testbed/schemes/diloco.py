@@ -40,6 +40,11 @@ class DilocoOptions(LocalSteps):
         """True if members take steps while a fragment is reduced (`delay`)."""
         return self.delay > 0
 
+    @property
+    def covered(self) -> float:
+        """The part of the steps between two fragments' rounds after which a member waits for the first of them."""
+        return min(self.delay * self.fragments / self.every, 1.0)
+
     def check_elastic(self) -> None:
         """Raise Misfit with a `delay`: no moment is left at which a member could come back."""
         if self.delay:

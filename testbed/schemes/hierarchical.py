@@ -16,7 +16,7 @@ from testbed.schemes.scheme import Scheme
 class HierarchicalOptions(LocalSteps):
     """Options of hierarchical local SGD."""
 
-    #: Each Nth round is among all members.
+    #: Each Nth round is among all members; a policy that makes groups (cpn, hips) has a period of its own.
     period: int = limited(4, ge=1)
 
     @property

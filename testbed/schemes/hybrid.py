@@ -26,7 +26,7 @@ Due = Callable[[], tuple[int, float]]
 class HybridOptions(LocalSteps):
     """Options of the hybrid."""
 
-    #: Each Nth round is among all members.
+    #: Each Nth round is among all members; a policy that makes groups (cpn, hips) has a period of its own.
     period: int = limited(4, ge=1)
     #: The outer optimizer, which applies the members' mean change to the model.
     outer: OuterOptions = NESTEROV
@@ -51,11 +51,6 @@ class HybridOptions(LocalSteps):
     def overlaps(self) -> bool:
         """True if a round is reduced while the next one's steps are taken: the option `overlap`."""
         return self.overlap
-
-    @property
-    def for_planning(self) -> Mapping[str, Any]:
-        """The options of any scheme, and whether rounds overlap steps."""
-        return {**super().for_planning, "overlap": self.overlap}
 
 
 SCHEME = Scheme(

@@ -132,6 +132,11 @@ class Options(Checked):
         return False
 
     @property
+    def covered(self) -> float:
+        """The part of the steps between two rounds that members take while the first of them is reduced."""
+        return float(self.overlaps)
+
+    @property
     def round_share(self) -> float:
         """The fraction of the model that one round sends."""
         return 1 / self.parts
@@ -157,7 +162,7 @@ class Options(Checked):
     @property
     def for_planning(self) -> Mapping[str, Any]:
         """The options for a policy that plans by the members' computing power, by name."""
-        return {"every": self.local_steps, "temporal": False, "overlap": False}
+        return {"every": self.local_steps, "temporal": False, "overlap": self.overlaps}
 
     @property
     def gap(self) -> Mapping[str, Any]:

@@ -16,9 +16,10 @@ import numpy as np
 
 from testbed.plan import Plan, Tree
 from testbed.planning import Pair
+from testbed.planning.simulate import TreeEdge
 from testbed.run.errors import RunFailed
 from testbed.simulation.network import NOWHERE, Floats, Ints, NetworkState, SimulatedNetwork
-from testbed.simulation.round_model import Payload, RecentPlans, RoundModel, SimulatedRound, Transfer, TreeEdge
+from testbed.simulation.round_model import Payload, RecentPlans, RoundModel, SimulatedRound, Transfer
 
 #: A level of a tree: its members, their parents, and the edges between them, as numbers.
 Level = tuple[Ints, Ints, Ints]

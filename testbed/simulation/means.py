@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from testbed.plan import Group, Plan
-from testbed.simulation.round_model import Payload, TreeEdge
+from testbed.planning.simulate import TreeEdge
+from testbed.simulation.round_model import Payload
 from testbed.sync.allreduce.chunk import PartialSum
 from testbed.sync.allreduce.chunk_codec import Encoder, Kind, Sums, decode
 from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction

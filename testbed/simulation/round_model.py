@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,11 +17,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from testbed.plan import PLAIN_CODEC, Group, Plan, codec_bytes
+from testbed.plan import PLAIN_CODEC, Group, Plan
 from testbed.planning import Pair
 from testbed.planning.constraints import Constraints
 from testbed.planning.events import CONNECTION, Connections, FlowNetwork, Found, opened
-from testbed.planning.simulate import PlanRounds
+from testbed.planning.simulate import PlanRounds, TreeEdge, coded_parts
 from testbed.run.errors import RunFailed
 from testbed.simulation.network import NOWHERE, NetworkState, SimulatedNetwork
 
@@ -42,9 +42,6 @@ MOMENTS = ("stopped_s", "due_s", "began_s", "ends_s")
 #: The round trip assumed of a path without delay, a queue's worth, and of one without a route, TCP's first guess.
 LEAST_TRIP_S, NO_TRIP_S = 1e-3, 1.0
 
-#: The sender and the receiver of an edge of a tree, and whether the edge carries means instead of partial sums.
-TreeEdge = tuple[str, str, bool]
-
 
 @dataclass(frozen=True, slots=True)
 class Payload:
@@ -60,21 +57,8 @@ def coded_payload(plan: Plan, number: int, elements: int) -> Payload:
     """Return the payload of a float32 tensor in round `number`, at the sizes that the plan's codecs declare."""
     if plan.codec == PLAIN_CODEC and not plan.link_codecs:
         return Payload(4 * elements)
-    coded: dict[TreeEdge, float] = defaultdict(float)
-    whole: dict[TreeEdge, float] = defaultdict(float)  # an edge may be in several trees, whose means have other codecs
-    for group in plan.groups_in(number):
-        for tree in group.trees:
-            parts = {(*pair, False): _fraction(plan, *pair) for pair in tree.reduce.items()}
-            downs = [(parent, child) for child, parent in tree.broadcast.items()]
-            least = min((_fraction(plan, *pair) for pair in downs), default=1.0)
-            for edge, part in (parts | {(*pair, True): least for pair in downs}).items():
-                coded[edge] += tree.share * part
-                whole[edge] += tree.share
-    return Payload(4 * elements, {edge: part / whole[edge] for edge, part in coded.items() if part != whole[edge]})
-
-
-def _fraction(plan: Plan, source: str, target: str) -> float:
-    return codec_bytes(plan.codec_of(source, target)) / codec_bytes(PLAIN_CODEC)
+    parts = coded_parts(plan, plan.groups_in(number))
+    return Payload(4 * elements, {edge: part for edge, part in parts.items() if part != 1})
 
 
 class Transfer(NamedTuple):

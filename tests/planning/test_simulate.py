@@ -51,6 +51,15 @@ def test_a_chain_fills_chunk_by_chunk() -> None:
     assert done.seconds == pytest.approx(seconds((8 + 4 - 1) * CHUNK, 10), rel=0.02)  # LAN delays: 0.8 ms
 
 
+def test_a_link_s_codec_shortens_what_it_carries() -> None:
+    view = view_of(sites(("a", "b", 10), ("b", "c", 80), delay=0.0), {}, model_bytes=64 * CHUNK)
+    plan = Plan(0, view.names, (chain("a-w0", "b-w0", "c-w0"),), CHUNK)
+    coded = replace(plan, link_codecs={f"{one}-w0->{other}-w0": "int8" for one, other in ("ab", "ba", "bc", "cb")})
+    assert simulate(coded, view).seconds == pytest.approx(0.254 * simulate(plan, view).seconds, rel=0.05)
+    one_way = replace(plan, link_codecs={"a-w0->b-w0": "int8"})
+    assert simulate(coded, view).seconds < simulate(one_way, view).seconds <= simulate(plan, view).seconds
+
+
 def test_a_star_s_members_share_its_server_s_link() -> None:
     view = view_of(sites(("a", "b", 12), delay=0.0), {"b": 3}, model_bytes=6 * CHUNK)
     done = simulate(Plan(0, view.names, (star(view.names, "a-w0"),), CHUNK), view)

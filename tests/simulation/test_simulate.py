@@ -152,6 +152,35 @@ def test_rounds_that_differ_in_size_are_planned_by_what_they_send(
     assert planning is not None and planning.measured_bytes == measured
 
 
+@pytest.mark.parametrize(
+    ("sync", "covered"),
+    [
+        ({"strategy": "gradients"}, 0.0),
+        ({"strategy": "loscar"}, 1.0),
+        ({"strategy": "hybrid", "overlap": True}, 1.0),
+        ({"strategy": "diloco", "every": 8, "delay": 2}, 0.25),
+        ({"strategy": "diloco", "every": 8, "fragments": 2, "delay": 2}, 0.5),
+        ({"strategy": "diloco", "every": 8, "fragments": 4, "delay": 7}, 1.0),
+    ],
+)
+def test_plans_are_told_which_part_of_the_steps_members_take_beside_rounds(
+    sync: dict[str, Any], covered: float, tmp_path: Path
+) -> None:
+    experiment = load(tmp_path, sync={**sync, "policy": "mst"})
+    planning = Jobs(experiment).controller_spec(Routes.over(experiment.topology), 0.0).planning
+    assert planning is not None and planning.covered == covered
+
+
+@pytest.mark.parametrize(("delay", "swaps"), [(0, True), (3, False)])
+def test_a_link_that_falls_where_steps_cover_the_round_is_left_alone(delay: int, swaps: bool, tmp_path: Path) -> None:
+    train = {"model": "synthetic", "parameters": 30_000, "rounds": 60}
+    sync = {"policy": "mst", "congestion": "reno", "strategy": "diloco", "every": 4, "delay": delay}
+    change = {"at": "10s", "change": {"link": "a->b", "rate": "1.5mbit"}}
+    more = {"controller": {"period": "1s"}, "compute": {"step_time": "250ms"}, "events": [change]}
+    record = simulated(write(tmp_path, train=train, sync=sync, **more))
+    assert (len(record.plans) > 1) == swaps
+
+
 def test_rounds_of_two_sizes_lead_to_another_plan_where_a_link_falls(tmp_path: Path) -> None:
     train = {"model": "synthetic", "parameters": 150_000, "rounds": 40}
     sync = {"strategy": "des_loc", "every": 2, "policy": "mst", "congestion": "reno"}

@@ -136,6 +136,8 @@ class RoundLog:
         self.count = 0
         self.lost = 0
         self.duplicated = 0
+        #: Whether members take steps while a round is reduced. Reports then say for how long they compute.
+        self.overlaps = False
         #: Whether rounds may differ in size: a program reduces what it likes, such as the buckets of a model.
         self.mixed = False
         #: The number of rounds after which sizes repeat, at most SIZED; 1 unless rounds are `mixed`.
@@ -145,7 +147,7 @@ class RoundLog:
         self._pending: dict[str, _PendingReports] = {}
         self._report_counts: Counter[int] = Counter()  # reports of incomplete rounds, those of lost members included
         self._newest_reported: dict[str, int] = {}
-        self._timings: deque[dict[str, tuple[float, float]]] = deque(maxlen=max(COMPUTED, SIZED) + 1)
+        self._timings: deque[dict[str, tuple[float, float, float]]] = deque(maxlen=max(COMPUTED, SIZED) + 1)
         self._epoch_counts: Counter[int] = Counter()  # of the newest KEPT_ROUNDS epochs
 
     @property
@@ -224,7 +226,9 @@ class RoundLog:
         self._epoch_counts[summary.epoch] += 1
         if len(self._epoch_counts) > KEPT_ROUNDS:
             del self._epoch_counts[next(iter(self._epoch_counts))]
-        self._timings.append({member: (its.started_s, its.finished_s) for member, its in found.items()})
+        self._timings.append(
+            {member: (its.started_s, its.finished_s, its.compute_s + its.paced_s) for member, its in found.items()}
+        )
         return done
 
     def count_under(self, epoch: int) -> int:
@@ -234,7 +238,8 @@ class RoundLog:
     def whole_s(self, first: int, epoch: int, period: int = 1) -> list[float]:
         """Return the whole times of rounds, in seconds from the end of one round to the end of the next.
 
-        If sizes repeat after a `cycle`, each time is the mean of a cycle.
+        If sizes repeat after a `cycle`, each time is the mean of a cycle. If members take steps during rounds and the
+        plan has groups, the times are from begin to begin, see `newest_whole`.
 
         Args:
             first: The index of the first complete round to count.
@@ -251,9 +256,16 @@ class RoundLog:
     def newest_whole(self, most: int, first: int, epoch: int, period: int = 1) -> list[tuple[float, float]]:
         """Return the begin and end of the newest whole rounds, at most `most` of them, counted as `whole_s` does.
 
-        If sizes repeat after a `cycle`, these are the begin and end of cycles.
+        If sizes repeat after a `cycle`, these are the begin and end of cycles. If members take steps during rounds, a
+        round in a group may end long before the next one begins: then the whole times are from begin to begin.
         """
         oldest, cycle = self.count - len(self.complete), self.cycle_of(period)
+        if self.overlaps and period > 1:
+            return [
+                (one.entered_s, after.entered_s)
+                for one, after in pairwise(self.complete[max(first - oldest, 0) :])
+                if one.epoch == after.epoch == epoch and one.number % period == 0
+            ][-most:]
         ends = self.complete[max(first - cycle - oldest, 0) :][::-cycle][::-1]
         return [
             (before.finished_s, after.finished_s)
@@ -264,15 +276,17 @@ class RoundLog:
     def compute_s(self) -> dict[str, float]:
         """Return each member's median seconds from the end of a round to the next start, over COMPUTED rounds.
 
-        If sizes repeat after a `cycle`, these are the mean seconds: members compute before some of its rounds only.
+        If sizes repeat after a `cycle`, these are the mean seconds: members compute before some of its rounds only. If
+        members take steps during rounds, these are the mean seconds of their steps: some reports may be without steps.
         """
-        usual = median if self.cycle == 1 else fmean
+        usual = median if self.cycle == 1 and not self.overlaps else fmean
         newest = COMPUTED if self.cycle == 1 else SIZED // self.cycle * self.cycle
         gaps: dict[str, list[float]] = {}
         for before, after in pairwise(self._timings):
-            for member, (started_s, _) in after.items():
+            for member, (started_s, _, computed_s) in after.items():
                 if member in before:
-                    gaps.setdefault(member, []).append(max(started_s - before[member][1], 0.0))  # rounds may overlap
+                    gap_s = max(started_s - before[member][1], 0.0)  # rounds may overlap
+                    gaps.setdefault(member, []).append(computed_s if self.overlaps else gap_s)
         return {member: usual(its[-newest:]) for member, its in gaps.items()}
 
     @property

@@ -136,6 +136,8 @@ class PlanningSpec(BaseModel):
     #: Whether rounds differ in size. The bytes of a round are then those that members sent in the newest rounds, and
     #: `view.model_bytes` before these.
     measured_bytes: bool = False
+    #: The part of the steps between two rounds that members take while the first of them is reduced.
+    covered: float = Field(default=0.0, ge=0, le=1)
     #: Whether plans also say how members train; the codec is then chosen with that.
     conducted: bool = False
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from statistics import median
 
 from testbed.controller.replanning.prediction import PlanJudge
 from testbed.plan import Plan
-from testbed.planning import View, predict
+from testbed.planning import View
 
 #: Seconds for which the known rates of a network are assumed to hold. Savings after that do not count for a swap.
 HOLDS_S = 20.0
@@ -234,9 +235,10 @@ def decide_by_measure(
 
 
 def missing_edge(current: Plan, view: View) -> str:
-    """Return an edge that the plan uses and the view lacks, or "" if there is none."""
-    cost = predict(current, view)
-    return cost.bottleneck if cost.seconds == float("inf") else ""
+    """Return an edge that the plan's trees or auxiliary routes use and the view lacks, or "" if there is none."""
+    ways = ((route.source, *route.via, route.target) for route in current.auxiliary)
+    used = chain(((source, target) for source, target, _ in current.edges()), *map(pairwise, ways))
+    return next((f"{source}=>{target}" for source, target in used if (source, target) not in view.edges), "")
 
 
 def _saves(gain: float, rules: SwapRules, what: str) -> tuple[str, bool]:

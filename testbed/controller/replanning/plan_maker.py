@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 from testbed.controller.knowledge.knowledge import Knowledge
 from testbed.controller.model.membership import GroupState
 from testbed.controller.model.spec import ControllerSpec, PlanningSpec
 from testbed.controller.replanning.training import TrainingMonitor, TrainingQuestion
-from testbed.plan import Plan
+from testbed.plan import Plan, codec_bytes
 from testbed.planning import Policy, PolicyError, View
 from testbed.planning.conductor import SchemeCatalog
 from testbed.planning.policies.given import GivenPlan
 from testbed.planning.policy import check_plan, is_own
+from testbed.planning.simulate import ELEMENT_BYTES, coded_parts, edges_of
 from testbed.plugins import as_policy_errors
 
 #: The newest rounds that the length of exchanges is taken from.
@@ -37,6 +39,7 @@ class PlanMaker:
         self.training = _training_monitor(spec, options.margin) if options.conducted else None
         self._group = group
         group.rounds.mixed = options.measured_bytes
+        group.rounds.overlaps = options.covered > 0
         self.elastic = spec.elastic is not None
         self._rounds = spec.rounds
 
@@ -73,6 +76,11 @@ class PlanMaker:
         """
         among_all = plan is None or plan.period == 1  # less is sent in rounds inside groups
         if self.options.measured_bytes and among_all and (round_bytes := self._group.rounds.round_bytes):
+            if plan is not None and plan.link_codecs:  # `simulate` reduces the bytes of such links itself
+                parts = coded_parts(plan, [plan.whole])
+                shares = [sum(tree.share for tree in plan.trees if edge in edges_of(tree)) for edge in parts]
+                mean = fmean(parts.values(), shares)
+                round_bytes = round(round_bytes * codec_bytes(plan.codec) / (ELEMENT_BYTES * mean))
             return replace(view, model_bytes=round_bytes)
         return view if self.training is None else self.training.through(view, plan)
 

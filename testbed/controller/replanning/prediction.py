@@ -84,6 +84,8 @@ class RoundPredictor:
     compute_s: Mapping[str, float] = field(default_factory=dict)
     #: Logarithms of measured over simulated rounds, the newest last, by plan (its shape), the last measured last.
     ratios: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    #: The part of `compute_s` for which members compute while a round is reduced.
+    covered: float = 0.0
 
     def with_measurement(self, measured: PlanMeasurement) -> RoundPredictor:
         """Return a predictor that also knows by which factor a plan's measured rounds differ from simulated ones.
@@ -113,15 +115,20 @@ class RoundPredictor:
     def simulate(self, plan: Plan, view: View, hops: int = HOPS) -> float:
         """Return the seconds of a whole round without correction, simulated with at most `hops` chunks times hops.
 
-        With ROUGH_HOPS the seconds are fit only for comparing views with each other.
+        With ROUGH_HOPS the seconds are fit only for comparing views with each other. A member's next round begins once
+        its steps are over, and those that no round covers after the last round: both make a circle of waits, and the
+        longer one counts.
 
         Raises:
             SimulationError: the plan uses an edge that the view lacks.
         """
+        after_s = {member: (1 - self.covered) * seconds for member, seconds in self.compute_s.items()}
         if len(view.members) > MOST_SIMULATED:
-            return predict(plan, view).seconds + max(self.compute_s.values(), default=0.0)
-        coarser = coarse(plan, view.model_bytes, hops)
-        return simulate(coarser, view, rounds=ROUNDS, compute_s=self.compute_s).seconds
+            seconds = predict(plan, view).seconds + max(after_s.values(), default=0.0)
+        else:
+            coarser = coarse(plan, view.model_bytes, hops)
+            seconds = simulate(coarser, view, rounds=ROUNDS, compute_s=after_s).seconds
+        return max(seconds, max(self.compute_s.values(), default=0.0)) if self.covered else seconds
 
     def predict_s(self, plan: Plan, view: View) -> float:
         """Return the expected seconds of a whole round, never below the view's bound.

@@ -114,11 +114,11 @@ class TrackRecord:
 
     def __init__(self, group: GroupState, maker: PlanMaker) -> None:
         self.earlier_plans: tuple[Plan, ...] = ()
-        self.predictor = RoundPredictor()
+        self.predictor = RoundPredictor(covered=maker.options.covered)
         self._group = group
         self._maker = maker
         self._savings = DeliveredSavings()
-        self._promised_s = float("inf")
+        self._promised_s, self._promised_by = float("inf"), 0  # and the epoch of that plan
         self._stretches: deque[Stretch] = deque(maxlen=WAITING)
         self._kept = 0  # complete rounds when the newest stretch was kept
         self._fell_by = -LATELY  # complete rounds when a link last fell
@@ -139,7 +139,7 @@ class TrackRecord:
             swaps_s=tuple(
                 swap.pause_ms / 1e3 for swap in plans.swaps if swap.pause_ms is not None and not swap.resumed
             ),
-            promised_s=self._promised_s,
+            promised_s=self._promised_s if epoch == self._promised_by else float("inf"),
             delivered=self._savings.fraction,
         )
 
@@ -219,7 +219,7 @@ class TrackRecord:
         """
         past = () if request.policy else (last, *self.earlier_plans)
         self.earlier_plans = tuple(other for other in past if other.shape() != plan.shape())[:REMEMBERED]
-        self._promised_s = decision.proposed_s if of_rounds else float("inf")
+        self._promised_s, self._promised_by = decision.proposed_s if of_rounds else float("inf"), plan.epoch
         current_s = decision.current_s
         if of_rounds and request.reason == "period" and current_s is not None and decision.proposed_s < current_s:
             saves, periods = 1 - decision.proposed_s / current_s, (last.period, plan.period)

@@ -84,6 +84,18 @@ def test_members_compute_nothing_between_rounds_that_overlap() -> None:
     assert rounds.compute_s() == {"a": pytest.approx(3 / 2), "b": pytest.approx(3 / 2)}
 
 
+def test_members_that_take_steps_beside_rounds_say_for_how_long() -> None:
+    """The steps of two rounds may be in one report."""
+    rounds = book("a", "b")
+    rounds.overlaps = True
+    for number in range(1, 11):
+        for member in "ab":
+            computed = {"compute_s": 2.0 * (number % 2), "paced_s": 1.0 * (number % 2)}
+            rounds.add(report(member, number, started_s=1.5 * number, finished_s=1.5 * number + 1, **computed))
+    assert rounds.compute_s() == {"a": pytest.approx(1.5, rel=0.2), "b": pytest.approx(1.5, rel=0.2)}
+    assert rounds.whole_s(0, 0, period=2) == pytest.approx([1.5] * 4), "from begin to begin"
+
+
 def test_one_round_of_another_size_is_forgotten() -> None:
     rounds = book("a", "b")
     rounds.mixed = True

@@ -20,7 +20,7 @@ from testbed.controller.replanning.decision import (
     missing_edge,
 )
 from testbed.controller.replanning.prediction import PlanJudge, RoundPredictor
-from testbed.plan import Plan
+from testbed.plan import Plan, Route
 from testbed.planning import View
 from tests.controller.plans import triangle
 
@@ -183,3 +183,12 @@ def test_a_missing_edge_is_named() -> None:
         "a-w0=>b-w0",
         "b-w0=>a-w0",
     )
+
+
+def test_a_missing_edge_of_an_auxiliary_route_is_named() -> None:
+    view, _, around = triangle(10)
+    beside = replace(around, auxiliary=(Route("a-w0", "c-w0", ("b-w0",)),))
+    edges = {pair: edge for pair, edge in view.edges.items() if pair != ("a-w0", "b-w0")}
+    left = View(view.members, view.links, view.routes, edges, view.model_bytes)
+    assert missing_edge(around, left) == ""
+    assert missing_edge(beside, left) == "a-w0=>b-w0"

@@ -86,6 +86,17 @@ def test_a_whole_round_includes_computing() -> None:
     assert RoundPredictor(dict.fromkeys(view.names, 0.5)).simulate(plan, view) == pytest.approx(bare + 0.5, rel=0.2)
 
 
+@pytest.mark.parametrize("compute_s", [0.1, 10.0])
+def test_of_steps_beside_a_round_the_longer_counts(compute_s: float) -> None:
+    view, plan, better = triangle(10)
+    computing = dict.fromkeys(view.names, compute_s)
+    for each in (plan, better):
+        bare_s = RoundPredictor().simulate(each, view)
+        assert RoundPredictor(computing, covered=1.0).simulate(each, view) == max(bare_s, compute_s)
+        part_s = RoundPredictor(computing, covered=7 / 8).simulate(each, view)
+        assert part_s == pytest.approx(max(bare_s + compute_s / 8, compute_s), rel=0.05)
+
+
 def test_a_model_of_any_size_is_simulated_in_as_many_steps() -> None:
     """Larger chunks make the round a little longer."""
     view = view_of(sites(("a", "b", 400), ("b", "c", 400)), {"a": 3, "b": 2, "c": 3}, 1_000_000_000)

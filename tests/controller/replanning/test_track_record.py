@@ -100,6 +100,18 @@ def test_a_swap_for_shorter_rounds_alone_promises_a_saving(
         assert track.performance(now).delivered == delivered
 
 
+def test_a_plan_is_not_held_to_what_another_one_promised(tmp_path: Path) -> None:
+    """Members may refuse the plan that was adopted, or a lost member bring another one."""
+    view = mesh()
+    with simulated(spec_of(view, hold=True), tmp_path, view, seed=0) as fleet:
+        track, last = TrackRecord(fleet.group, fleet.maker), fleet.group.plans.plan
+        decision = Decision(adopt=True, why="", current_s=2.0, proposed_s=1.0)
+        track.adopted(replace(last, epoch=last.epoch + 1), last, decision, PlanRequest("period"), True)
+        assert track.performance(0.0).promised_s == float("inf")
+        track.adopted(last, last, decision, PlanRequest("period"), True)
+        assert track.performance(0.0).promised_s == 1.0
+
+
 class SwappedRounds:
     """Successive rounds of one member, with the swaps among them."""
 
