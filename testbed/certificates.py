@@ -38,6 +38,9 @@ AUTHORITY_KEY = "authority.key"
 VALID = timedelta(days=365)
 AUTHORITY_VALID = timedelta(days=3650)
 
+#: A certificate is made again this long before it expires: a training that begins then may last longer.
+RENEWED = timedelta(days=30)
+
 #: How long before now certificates become valid, since the clocks of machines differ.
 EARLIER = timedelta(minutes=5)
 
@@ -51,7 +54,7 @@ class CertificateError(DetailedError, ValueError):
 def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
     """Make a folder for the controller and for each member that has none yet, and yield each once it is made.
 
-    A certificate that has expired is made again.
+    A certificate that has expired, or expires within RENEWED, is made again. Copies of it stay valid until it expires.
 
     The authority in `folder` signs the certificates; if there is none, a new authority is made.
 
@@ -157,12 +160,12 @@ def _authority(folder: Path) -> _Authority:
 
 
 def _unexpired(file: Path) -> x509.Certificate | None:
-    """Return the certificate in a file; None if the file holds none, or the certificate has expired."""
+    """Return the certificate in a file; None if the file holds none, or the certificate expires within RENEWED."""
     try:
         found = x509.load_pem_x509_certificate(file.read_bytes())
     except ValueError:
         return None
-    return found if found.not_valid_after_utc > datetime.now(UTC) else None
+    return found if found.not_valid_after_utc > datetime.now(UTC) + RENEWED else None
 
 
 def _builder(

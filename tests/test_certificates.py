@@ -204,3 +204,16 @@ def test_an_expired_certificate_is_made_again(tmp_path: Path, monkeypatch: pytes
     assert made(tmp_path, "paris") == ["controller", "paris"]
     assert made(tmp_path, "paris") == []
     assert seen_names(Tls(tmp_path / "paris"), Tls(tmp_path / "controller")) == ("controller", "paris")
+
+
+@pytest.mark.local
+def test_a_certificate_that_expires_soon_is_made_again_and_its_copies_stay_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as past:
+        past.setattr(certificates, "VALID", timedelta(days=29))
+        made(tmp_path, "paris")
+    shutil.copytree(tmp_path / "paris", tmp_path / "copy")
+    assert made(tmp_path, "paris") == ["controller", "paris"]
+    shutil.move(tmp_path / "copy", copied := tmp_path.parent / f"{tmp_path.name}-copy")
+    assert seen_names(Tls(copied), Tls(tmp_path / "controller")) == ("controller", "paris")

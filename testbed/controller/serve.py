@@ -58,7 +58,7 @@ async def serve_owner(spec: ControllerSpec, members: Path, owner: Path, out: Pat
 
 
 async def serve_attached(spec: ControllerSpec, endpoints: Endpoints, out: Path) -> None:
-    """Serve until SIGTERM or SIGINT, or until standard input ends and the members have left.
+    """Serve until SIGTERM or SIGINT, or until standard input ends or has a line, and the members have left.
 
     Raises:
         OSError: An endpoint is taken, or others can read the token.
@@ -152,12 +152,12 @@ async def _announce(controller: ControllerService, api: ApiServer) -> None:
 
 
 async def _follow_input(controller: ControllerService, ended: asyncio.Event) -> None:
-    """Set `ended` at the end of standard input, after the training that is on."""
+    """Set `ended` at the end of standard input or at a line there, after the training that is on."""
     loop, over, descriptor = asyncio.get_running_loop(), asyncio.Event(), sys.stdin.fileno()
 
     def read_input() -> None:
-        if not os.read(descriptor, 4096):
-            over.set()
+        os.read(descriptor, 4096)
+        over.set()
 
     loop.add_reader(descriptor, read_input)
     await over.wait()

@@ -134,12 +134,13 @@ def _spec(args: argparse.Namespace, names: Sequence[str], secret: str) -> Contro
     members = tuple(Member(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
     # Rounds that are shorter than the view's bytes allow would pass for a proof of faster links.
     round_bytes = bytes_through(args.codec, args.model_bytes, PLAIN_CODEC)
+    job = Job(ENDLESS, round_timeout_s=args.round_timeout, streams=args.streams, congestion=args.congestion)
     attached = args.attached is not None  # to a program, which reduces tensors of any size
     view = View(members, {}, {}, edges, round_bytes, SYSTEM.unix(), "measured")
     return ControllerSpec(
         members=tuple(names),
         secret=secret,
-        jobs={name: Job(ENDLESS, round_timeout_s=args.round_timeout) for name in names},
+        jobs=dict.fromkeys(names, job),
         planning=PlanningSpec(view=view, policy=_policy(args.policy), codec=args.codec, measured_bytes=attached),
         elastic=None if args.quorum is None else Elasticity(quorum=args.quorum),
     )
@@ -198,20 +199,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--round-timeout", type=_timeout, default=120.0, metavar="S", help="seconds after which a round has failed"
     )
+    streams_help = "connections to each next hop, for paths that lose packets"
+    parser.add_argument("--streams", type=int, choices=range(1, 17), default=1, metavar="N", help=streams_help)
+    congestion_help = "the members' TCP congestion control, such as bbr; by default the kernel's"
+    parser.add_argument("--congestion", default="", metavar="NAME", help=congestion_help)
     parser.add_argument("--quorum", type=int, metavar="N", help="let members leave and join while N are present")
     once_help = "end after the first training: with 0 if it is done, with 1 if it failed"
     parser.add_argument("--once", action="store_true", help=once_help)
     parser.add_argument("--http", type=_port, metavar="PORT", help="the API and its page on 127.0.0.1")
-    attached_help = "end at the end of standard input, after the training that is on, and remove this folder"
+    attached_help = "end when standard input ends or has a line, after the training that is on; remove this folder"
     parser.add_argument("--attached", type=Path, metavar="DIR", help=attached_help)
     parser.add_argument("--out", type=Path, default=Path("run"), metavar="DIR", help="folder of the records")
     return parser
 
 
 def _certificates(folder: Path, names: Sequence[str]) -> Path:
-    """Return the folder of the controller's certificate. Missing certificates are made."""
-    for _ in make_certificates(folder, names):
-        pass
+    """Return the folder of the controller's certificate. Missing certificates are made, and named."""
+    if made := [own.name for own in make_certificates(folder, names) if own.name != CONTROLLER]:
+        print(f"testbed-controller: new certificates for {', '.join(made)}", file=sys.stderr)
     return folder / CONTROLLER
 
 

@@ -220,6 +220,12 @@ class HalosWorker(ServedMember):
             yield Until(lambda: self.may_enter(iteration), "the end of a membership change")
             yield from self.enter(iteration)
 
+    def remove(self, gone: str) -> Iterable[Send]:
+        """Go on without another worker. Raises ValueError if it ran this site's server, which is still needed."""
+        if gone == self._server and self._entered < self._iterations:
+            raise ValueError(f"{self.name} can't go on without {gone}, its site's server")
+        return ()
+
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Set the site's model that the server sends after a push."""
         if not isinstance(message, SiteModel) or sender != self._server or message.iteration != self._pushed:
@@ -248,6 +254,12 @@ class SiteServer(HalosWorker):
         self._model = DelayedNesterov(parameters, options.site)
         self._anchor = parameters
         self._merged = 0  # pushes that had come when the global model was last merged
+
+    def remove(self, gone: str) -> Iterable[Send]:
+        """Go on without a worker or another site. Raises ValueError if it ran the global server."""
+        if gone == self._centre:
+            raise ValueError(f"{self.name} can't go on without {gone}, the global server")
+        return ()
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Step by a worker's push, merge the global model, or answer a worker that came back."""

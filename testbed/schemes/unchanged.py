@@ -13,6 +13,7 @@ stay the member's own.
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 from contextlib import ExitStack
 from functools import wraps
@@ -66,6 +67,7 @@ class UnchangedScript:
         parameters = [parameter for parameter in every if parameter.requires_grad]
         check(parameters, [optimizer])
         session = self._stack.enter_context(join_by_environment(str(parameters[0].device)))
+        self._pid = os.getpid()
         atexit.register(self.end)
         strategy = strategy_of(self._choice, session, parameters, [optimizer])
         steps = OptimizerSteps(strategy, [optimizer])
@@ -75,7 +77,9 @@ class UnchangedScript:
         self._say(described(self._choice, session, parameters))
 
     def end(self) -> None:
-        """Leave the run, with the error that ended the script, if there was one."""
+        """Leave the run, with the error that ended the script, if there was one. A forked child leaves it alone."""
+        if os.getpid() != self._pid:
+            return
         error = getattr(sys, "last_value", None)
         self._stack.__exit__(type(error) if error else None, error, None)
 

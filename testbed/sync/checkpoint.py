@@ -41,6 +41,7 @@ class Checkpoint:
 
     A member that restores it and continues with the next round, with the same data and under the same plan, gets the
     same bits as without the interruption, if the order of additions is the same (two members, or a reproducible run).
+    The DDP hook's residuals are not saved.
     """
 
     #: The last completed round.

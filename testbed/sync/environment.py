@@ -4,9 +4,9 @@
     TESTBED_MEMBER       the member's name; by default the worker's name, TESTBED_WORKER, with `.0`, `.1`, … if several
                          processes run on the worker
     TESTBED_TLS          the folder with the member's certificate; or
-    TESTBED_TOKEN_FILE   the file with the member's token; a Unix socket needs neither
-    TESTBED_LISTEN       the IPv4 address at which peers reach the member; by default the address of the interface that
-                         leads to the controller
+    TESTBED_TOKEN_FILE   the file with the member's token; a Unix socket needs no token
+    TESTBED_LISTEN       the IPv4 address of one of this machine's interfaces, at which peers reach the member; by
+                         default that of the interface that leads to the controller
 
 A value may contain other variables, such as those that torchrun and Slurm set for each process:
 `TESTBED_MEMBER=w{RANK}`, `TESTBED_TLS=tls/w{SLURM_PROCID}`.
@@ -24,6 +24,7 @@ from testbed.schema import ProtocolError, check_name
 from testbed.sync.control_channel import endpoint
 from testbed.sync.errors import SyncError
 from testbed.sync.session import Session, join
+from testbed.sync.transport.sockets import first_address
 
 CONTROLLER = "TESTBED_CONTROLLER"
 MEMBER, WORKER = "TESTBED_MEMBER", "TESTBED_WORKER"
@@ -91,12 +92,19 @@ def member_of(environ: Mapping[str, str]) -> MemberEnvironment:
         raise error.located(CONTROLLER, field=CONTROLLER) from None
     host = address[0] if isinstance(address, tuple) else ""
     token, tls = _of(environ, TOKEN_FILE), _of(environ, TLS)
-    listen = _of(environ, LISTEN) or address_towards(host)
+    listen = _of(environ, LISTEN)
+    if not listen:
+        try:
+            listen = address_towards(host)
+        except SyncError as error:
+            raise SyncError(f"{error}. Set {LISTEN} to this machine's IPv4 address", field=LISTEN) from error
     return MemberEnvironment(control, name, listen, _read(token) if token else "", Path(tls) if tls else None)
 
 
 def address_towards(host: str) -> str:
     """Return the address of the interface that leads to a host; empty if `host` is. No packet is sent.
+
+    A name of this machine itself, which /etc/hosts may give the loopback's address, leads to the first other address.
 
     Raises:
         SyncError: There is no route to the host.
@@ -108,7 +116,9 @@ def address_towards(host: str) -> str:
             probe.connect((host.strip("[]"), 9))
         except OSError as error:
             raise SyncError(f"no route leads to {host}: {error}") from error
-        return str(probe.getsockname()[0])
+        found = str(probe.getsockname()[0])
+    named = host != "localhost" and not host.strip("[]").startswith("127.")
+    return (first_address() or found) if named and found.startswith("127.") else found
 
 
 def _worker(environ: Mapping[str, str]) -> str | None:

@@ -45,7 +45,8 @@ def train(rendezvous: Rendezvous, scheme: Scheme, folder: Path) -> None:
         steps = PacedSteps(model, work, node)
         participant = participant_of(rendezvous.name, tuple(rendezvous.welcome.roster), rendezvous.job, model)
         codec = by_name(node.rules.get("codec", PLAIN.name))
-    with Membership(rendezvous, participant, steps.figures, codec, scheme.survives) as membership:
+        membership = Membership(rendezvous, participant, steps.figures, codec, scheme.survives)
+    with membership:
         flat.scatter(membership.train(steps), model.parameters)
         membership.finish(model.digest(), model.evaluate())
 

@@ -140,6 +140,14 @@ def test_the_slow_hold_nobody_up() -> None:
     assert max(fast) < 1.05 * 80 and min(simulation.ended[name] for name in NAMES if pace[name] > 1) > 640
 
 
+def test_nobody_goes_on_without_a_server_that_it_needs() -> None:
+    made = members(HalosOptions(), torch.zeros(3), 1)
+    for name, gone in (("a1", "a0"), ("b1", "b0"), ("b0", "a0"), ("c0", "a0")):
+        with pytest.raises(ValueError, match=f"{name} .* {gone}, "):
+            made[name].remove(gone)
+    assert [*made["b1"].remove("a0")] == [*made["a0"].remove("c0")] == []
+
+
 @pytest.mark.parametrize("gone", ["a2", "b1", "c0"])
 def test_a_worker_that_dies_delays_nobody_and_comes_back_to_the_others_model(gone: str) -> None:
     """A worker comes back to its site's model, a site of one worker to the global model."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ def test_a_member_joins_at_its_first_step_and_leaves_at_the_end(
             script.before_step(optimizer)
         with pytest.raises(ValueError, match=r"testbed.schemes.wrap"):
             script.before_step(sgd(net))
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: -1)
+            script.end()
+        assert not controller.goodbyes(), "a forked child leaves the run alone"
         script.end()
         controller.await_messages(Goodbye, 1)
     said = capsys.readouterr().err.splitlines()

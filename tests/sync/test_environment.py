@@ -45,6 +45,30 @@ def test_a_machine_shows_its_token_and_listens_where_the_controller_is(tmp_path:
     assert member == MemberEnvironment("tcp:127.0.0.1:7000", "paris", "127.0.0.1", "ab12", Path("tls/paris"))
 
 
+def test_a_name_of_this_machine_itself_leads_to_an_address_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian and Ubuntu write 127.0.1.1 beside a machine's own name."""
+    monkeypatch.setattr(environment, "first_address", lambda: "10.0.0.5")
+    monkeypatch.setattr(environment.socket, "socket", Loopback)
+    assert environment.address_towards("node1") == "10.0.0.5"
+    assert environment.address_towards("localhost") == environment.address_towards("127.0.1.1") == "127.0.0.1"
+
+
+class Loopback:
+    """A socket whose route leads over the loopback."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __enter__(self) -> Loopback:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def connect(self, _: object) -> None: ...
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", 9
+
+
 def test_variables_name_what_differs_between_processes() -> None:
     environment = {"TESTBED_MEMBER": "w{RANK}", "TESTBED_TLS": "tls/w{RANK}", "TESTBED_LISTEN": "10.0.0.{RANK}"}
     member = member_of(CONTROLLER | environment | {"RANK": "3"})

@@ -58,7 +58,8 @@ class Leases:
     - its connection to the controller ended, and a peer's connection to it broke within the last lease;
     - the connections of more than half of the other members to it broke within the last lease;
     - more than a lease ago another member, which has finished no round since, reported that it waits for this one
-      longer than a round takes; and this one waits for nobody itself.
+      longer than a round takes; and this one waits for nobody itself. A member that joined has longer for its first
+      round.
 
     A broken connection that was reported more than a lease ago proves nothing about a member that is alive: the member
     has renewed its lease since.
@@ -72,6 +73,8 @@ class Leases:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._renewed_s: dict[str, float] = {}
+        # Member that has finished no round since it joined -> the seconds for which others wait for it at most.
+        self._start_s: dict[str, float] = {}
         self._disconnected: set[str] = set()
         self._leaving: set[str] = set()
         # By the peer and by the member that reports it: when the report came (monotonic seconds), and the reason.
@@ -87,16 +90,23 @@ class Leases:
         """The interval of checks, in seconds; 0 without leases."""
         return self._lease_s / CHECKS
 
-    def begin(self, members: Iterable[str], now: float) -> None:
-        """Give these members new leases from `now` on, and forget what others reported about them."""
+    def begin(self, members: Iterable[str], now: float, start_s: float = 0.0) -> None:
+        """Give these members new leases from `now` on, and forget what others reported about them.
+
+        Until a member's first round is over, others may wait `start_s` for it, if that is longer than a lease: it may
+        still be fetching the state that it starts from.
+        """
         self.extend_for_stall(now)
         for member in members:
             self._forget(member)
             self._renewed_s[member] = now
+            if start_s:
+                self._start_s[member] = start_s
 
     def end(self, member: str) -> None:
         """End the lease of a member that is gone or will not join. Its connections may end."""
         self._leaving.discard(member)
+        self._start_s.pop(member, None)
         self._forget(member)
 
     def leave(self, member: str) -> None:
@@ -175,6 +185,7 @@ class Leases:
     def advance(self, member: str, now: float) -> None:
         """Record that a member finished a round, and so waits for nobody."""
         self._advanced[member] = now
+        self._start_s.pop(member, None)
         self._unreached.pop(member, None)
         for by in self._waits.values():
             by.pop(member, None)
@@ -241,7 +252,7 @@ class Leases:
         waits = any(member in by for by in self._waits.values())
         if waited and not waits:
             since, by = min((at, by) for by, (at, _) in waited.items())
-            if now - since > self._lease_s:
+            if now - since > max(self._lease_s, self._start_s.get(member, 0.0)):
                 return f"{by} waits for {member} longer than a round takes: {waited[by][1]}"
         return ""
 
@@ -440,7 +451,7 @@ class AllReduceMembership:
         """
         reached = self.present - self.apart.get(joins, frozenset())
         source = max(sorted(reached), key=lambda member: rates.get(member, 0.0))
-        self.leases.begin([joins], now)
+        self.leases.begin([joins], now, job.round_timeout_s / 2)  # a round of the others fails after the whole
         yield self.welcome(joins, job, plan, source)
         for member in sorted(self.present):
             keys = {joins: self._identities.key(member, joins)}

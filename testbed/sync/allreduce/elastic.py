@@ -66,6 +66,8 @@ SLACK = 8.0
 LOOK_SLACK, LOOK_PART = 2.0, 0.25
 #: The shortest timeout in seconds. Rounds may take milliseconds, but the machine's scheduler may delay one by a second.
 LEAST_S = 3.0
+#: Seconds between two requests for the state that a new member starts from, while its source has not packed it yet.
+ASK_AGAIN_S = 0.1
 
 
 class AdaptiveTimeout:
@@ -231,8 +233,14 @@ class ElasticGroup:
                     rule="no-address",
                     member=source,
                 )
+            address = self._generations.roster[source]
             request = FetchRequest(Wanted.STATE, self._generations.epoch)
-            return fetch(source, self._generations.roster[source], self._settings, request, most_bytes, given_up)
+            while True:
+                try:
+                    return fetch(source, address, self._settings, request, most_bytes, given_up)
+                except SyncError as error:  # not packed yet: members may take steps for longer than a round's timeout
+                    if error.rule != "refused" or given_up.wait(ASK_AGAIN_S):
+                        raise
 
         try:
             number = self.handover.share(parts, ask)
@@ -397,7 +405,10 @@ class ElasticGroup:
         connection.settimeout(timeout_s)
         while (request := receive_request(connection)) is not None:
             means = request.what is Wanted.MEANS
-            send_answer(connection, self._means(request) if means else self.handover.answer(member, request, timeout_s))
+            # Half the timeout: a member that has no state yet says so before the peer gives it up.
+            send_answer(
+                connection, self._means(request) if means else self.handover.answer(member, request, timeout_s / 2)
+            )
 
     def _means(self, request: FetchRequest) -> FetchAnswer:
         def settled() -> bool:

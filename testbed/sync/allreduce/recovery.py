@@ -267,7 +267,7 @@ class Attempt:
     def _add(self, part: MeanSlice) -> None:
         fresh = spans.minus([(part.start, part.stop)], self.final)
         added = (structs.replace(part, start=start, stop=stop) for start, stop in fresh)
-        self.slices = tuple(sorted((*self.slices, *added), key=lambda one: one.start))
+        self.slices = joined(sorted((*self.slices, *added), key=lambda one: one.start))
 
 
 #: The number of elements fetched at a time: 1 MiB of float32.
@@ -305,13 +305,10 @@ def recover(
                 attempt.absorb(done.slices)
                 attempt.again()
     log.info("%s: round %d recovered: %s", group.settings.member, attempt.number, attempt.slices)
-    slices = joined(attempt.slices)
     if done is None:
-        nothing = 0.0, 0.0, 0, 0
-        return RoundResult(
-            attempt.values, attempt.number, group.settings.generation, True, *nothing, slices=slices, tally=Tally()
-        )
-    return replace(done, tensor=attempt.values, round=attempt.number, slices=slices)
+        nothing, epoch = (0.0, 0.0, 0, 0), group.settings.generation
+        return RoundResult(attempt.values, attempt.number, epoch, True, *nothing, slices=attempt.slices, tally=Tally())
+    return replace(done, tensor=attempt.values, round=attempt.number, slices=attempt.slices)
 
 
 def _fetch_all(

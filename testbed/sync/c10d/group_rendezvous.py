@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -13,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from tempfile import mkdtemp
+from typing import Any, ClassVar
 
 from msgspec import structs
 from torch._C._distributed_c10d import TCPStore
@@ -41,8 +42,8 @@ log = logging.getLogger(__name__)
 class GroupRendezvous:
     """Joins one rank to the other ranks of its group.
 
-    The environment's controller serves the group of all ranks; the sums of smaller groups then go over gloo. If the
-    environment names no controller, rank 0 of each group starts one beside it.
+    The environment's controller serves the first group of all ranks; the sums of smaller and later groups then go over
+    gloo. If the environment names no controller, rank 0 of each group starts one beside it.
 
     Args:
         store: The group's store.
@@ -50,12 +51,24 @@ class GroupRendezvous:
         size: The number of ranks in the group.
         among_all: True if the group has all ranks.
         controller: The command that starts a controller.
+        ranks: The global rank of each of the group's ranks, for errors; by default their ranks in the group.
 
     Attributes:
         planned: True if the group's large sums use a session.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, among_all: bool, controller: Sequence[str]) -> None:
+    #: The members of this process that joined at the environment's controller, which takes each once.
+    _served: ClassVar[set[tuple[str, str]]] = set()
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        among_all: bool,
+        controller: Sequence[str],
+        ranks: Sequence[int] = (),
+    ) -> None:
         self._store = PrefixStore("wan/", store)
         self._rank = rank
         self._size = size
@@ -64,9 +77,12 @@ class GroupRendezvous:
         self._own: OwnController | None = None
         self._given_up = threading.Event()
         self._waits_at: ControlChannel | None = None
-        self.planned = among_all or self._environment is None
+        self._names = [f"rank{number}" for number in ranks or range(size)]
+        its = self._environment
+        self.planned = its is None or (among_all and (its.control, its.name) not in self._served)
         if not self.planned and size > 1:
-            log.warning("wan: a group of %d ranks uses gloo: the controller's plans are for all ranks", size)
+            why = "the controller's plans are for the first group of all ranks"
+            log.warning("wan: a group of %d ranks uses gloo: %s", size, why)
 
     def join(self, timeout_s: float, on_failure: Callable[[SyncError], None]) -> Session:
         """Join the other ranks, and return this rank's session.
@@ -79,6 +95,8 @@ class GroupRendezvous:
             SyncError: A rank or the controller did not come in time, the controller has other members or lets them
                 leave, or the wait was given up.
         """
+        if self._environment is not None:
+            self._served.add((self._environment.control, self._environment.name))
         try:
             member = self._environment or self._own_environment(timeout_s)
             tls = None if member.tls is None else Tls(member.tls)
@@ -139,11 +157,10 @@ class GroupRendezvous:
         Rank 0 listens at its address towards the host of the group's store, or at its first address if the store has no
         host, as one in a file.
         """
-        names = [f"rank{rank}" for rank in range(self._size)]
         if self._rank == 0:
             try:
                 host = address_towards(_host_of(self._store)) or first_address() or LOOPBACK
-                self._own = OwnController(self._controller, names, host, timeout_s)
+                self._own = OwnController(self._controller, self._names, host, timeout_s)
                 published = {"host": host, "address": self._own.address, "tokens": self._own.tokens}
             except SyncError as error:
                 published = {"error": str(error)}
@@ -153,7 +170,7 @@ class GroupRendezvous:
         found = self._await_published(timeout_s)
         if "error" in found:
             raise SyncError(found["error"])
-        name = names[self._rank]
+        name = self._names[self._rank]
         listen = address_towards(found["host"])
         return MemberEnvironment(found["address"], name, listen, found["tokens"][name])
 
@@ -203,7 +220,8 @@ REMEDY = (
 class OwnController:
     """The process of a controller that rank 0 started for its own group.
 
-    It ends with rank 0's process, however that ends, and deletes its own folder, which a killed rank could not do.
+    It ends with rank 0's process, however that ends, once no child that the process forked holds its input any more,
+    and deletes its own folder, which a killed rank could not do.
 
     Args:
         program: The command that starts a controller; the options are appended.
@@ -220,9 +238,8 @@ class OwnController:
     """
 
     def __init__(self, program: Sequence[str], members: Sequence[str], host: str, timeout_s: float) -> None:
-        self._folder = TemporaryDirectory(prefix="testbed-wan-")
-        folder = Path(self._folder.name)
         listening = socket.create_server((host, 0))  # passed on: another program could take the port of a closed socket
+        self._folder = folder = Path(mkdtemp(prefix="testbed-wan-"))  # a forked child's end must not remove it
         where = f"{host}:{listening.getsockname()[1]}"
         self.address = f"tcp:{where}"
         words = ["--members", ",".join(members), "--listen", where, "--listening", str(listening.fileno())]
@@ -231,16 +248,21 @@ class OwnController:
         words += ["--round-timeout", str(min(timeout_s, MOST_ROUND_TIMEOUT_S))]
         words += ["--out", str(folder / "out"), "--attached", str(folder)]
         self._log = (folder / "controller.log").open("w+b")
-        with listening:
-            self._process = subprocess.Popen(
-                [*program, *words],
-                stdin=subprocess.PIPE,
-                stdout=self._log,
-                stderr=subprocess.STDOUT,
-                env=_plain_environment(),
-                pass_fds=[listening.fileno()],
-                start_new_session=True,
-            )
+        try:
+            with listening:
+                self._process = subprocess.Popen(
+                    [*program, *words],
+                    stdin=subprocess.PIPE,
+                    stdout=self._log,
+                    stderr=subprocess.STDOUT,
+                    env=_plain_environment(),
+                    pass_fds=[listening.fileno()],
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._log.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         try:
             self._await_start(folder / "out" / "admin.sock")
             self.tokens = {name: (folder / "secrets" / f"{name}.token").read_text().strip() for name in members}
@@ -253,6 +275,7 @@ class OwnController:
         """End the controller, after its members have left or END_S have passed."""
         assert self._process.stdin is not None
         with suppress(OSError):
+            self._process.stdin.write(b"\n")  # children that this process forked may hold the input open
             self._process.stdin.close()
         try:
             self._process.wait(END_S)
@@ -261,7 +284,7 @@ class OwnController:
             self._process.kill()
             self._process.wait()
         self._log.close()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _await_start(self, ready: Path) -> None:
         """Wait for the file that the controller makes when it is ready.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -65,7 +66,7 @@ def make_group(options: Any, controller: Sequence[str]) -> WanGroup:
             "`testbed.sync.join` and the schemes, which need 2.6 or later"
         )
     rank, size, among_all = options.group_rank, options.group_size, not options.global_ranks_in_group
-    rendezvous = GroupRendezvous(options.store, rank, size, among_all, controller)
+    rendezvous = GroupRendezvous(options.store, rank, size, among_all, controller, options.global_ranks_in_group)
     return WanGroup(options.store, rank, size, options.timeout, rendezvous)
 
 
@@ -110,6 +111,7 @@ class WanGroup(dist.ProcessGroup):
         self._failure = GroupFailure()
         self._first = PrefixStore("first/", store)
         self._lost = ""  # gloo's error for a rank that was lost before the first sum
+        self._pid = os.getpid()
         atexit.register(self.shutdown)
 
     def getBackendName(self) -> str:
@@ -249,11 +251,13 @@ class WanGroup(dist.ProcessGroup):
         self._gloo.abort()
 
     def shutdown(self) -> None:
-        """Leave after the other ranks have read all frames. A second call does nothing.
+        """Leave after the other ranks have read all frames. A second call does nothing, nor one in a forked child.
 
         Raises:
             DistBackendError: A rank did not read all frames within the timeout; names the rank.
         """
+        if os.getpid() != self._pid:
+            return
         try:
             self._leave()
         except SyncError as error:

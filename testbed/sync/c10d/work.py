@@ -52,7 +52,7 @@ class RoundWork(dist.Work):
         over = _future_on(device)
         # C++ sees only an error that a callback raises; `set_exception` sets a value that only Python raises.
         self._future = over.then(self._outcome)
-        work.then(lambda ended: self._end(ended, over))
+        work.then(lambda ended: self._hand_over(ended, over))
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the end of the round.
@@ -96,8 +96,18 @@ class RoundWork(dist.Work):
         """Return the future of the collective's tensors, for code in C++."""
         return self._future
 
+    def _hand_over(self, ended: Work[RoundResult], over: torch.futures.Future[list[torch.Tensor]]) -> None:
+        """End the work on a thread of its own: a callback of the future may wait for a later round.
+
+        PowerSGD's hook does so. The thread that ended this round ends the later ones, too.
+        """
+        try:
+            threading.Thread(target=self._end, args=(ended, over), name="wan-end", daemon=True).start()
+        except RuntimeError:  # no other thread can be started
+            self._end(ended, over)
+
     def _end(self, ended: Work[RoundResult], over: torch.futures.Future[list[torch.Tensor]]) -> None:
-        """End the work. Called on the thread that ended the round."""
+        """End the work, with the collective's tensors or the round's error."""
         try:
             check_whole(ended.wait())
             with _beside(self._device):

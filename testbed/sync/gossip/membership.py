@@ -44,7 +44,7 @@ from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.rendezvous import Rendezvous, rendezvous, telling_failure
 from testbed.sync.transport import Listener
-from testbed.sync.transport.sockets import EVERY_INTERFACE
+from testbed.sync.transport.sockets import EVERY_INTERFACE, check_congestion
 
 
 class Membership(ControlledMember):
@@ -74,8 +74,10 @@ class Membership(ControlledMember):
 
         Raises:
             ValueError: The assignment is malformed.
-            SyncError: No other thread can be started.
+            SyncError: The kernel lacks the job's congestion control, or no other thread can be started.
         """
+        if met.job.congestion:
+            check_congestion(met.job.congestion)  # else each attempt to connect would fail until the timeout
         super().__init__(met.name, met.connection())
         self.job = met.job
         roster, node = met.welcome.roster, met.node

@@ -118,6 +118,21 @@ def test_a_member_that_is_waited_for_is_gone_unless_it_waits_itself() -> None:
     assert not renewed(made, 10.0, *MEMBERS)
 
 
+def test_a_member_that_joined_has_longer_for_its_first_round() -> None:
+    """It may still be fetching the state that it starts from."""
+    made = leases()
+    made.begin(["e"], 0.0, start_s=60.0)
+    made.report_peer("a", "e", "the mean", False, 1.0)
+    made.begin([*MEMBERS, "e"], 2.0)  # another member was lost meanwhile
+    made.report_peer("a", "e", "the mean", False, 3.0)
+    assert not renewed(made, 62.0, *MEMBERS, "e")
+    assert renewed(made, 63.5, *MEMBERS, "e")["e"].startswith("a ")
+    made.advance("e", 64.0)
+    made.advance("a", 64.0)
+    made.report_peer("a", "e", "the mean", False, 65.0)
+    assert renewed(made, 73.5, *MEMBERS, "e").keys() == {"e"}
+
+
 def test_what_strangers_say_or_is_said_of_them_counts_nothing() -> None:
     made = leases()
     made.end("d")

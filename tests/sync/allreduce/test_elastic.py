@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from testbed.plan import Plan
 from testbed.protocol import Abort, ControlMessage, Holding, Lost, Reconfigure, Rejoin, Renew, Unreached
+from testbed.sync.allreduce import elastic as elastic_module
 from testbed.sync.allreduce.elastic import (
     LEAST_S,
     LOOK_PART,
@@ -28,6 +30,7 @@ from testbed.sync.allreduce.elastic import (
 )
 from testbed.sync.allreduce.fetch import FetchRequest, Refusal, Wanted
 from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.handover import packed
 from testbed.sync.allreduce.receiver import Loss
 from testbed.sync.allreduce.recovery import Attempt, RecoveryOrders, recover
 from testbed.sync.allreduce.role import route_table
@@ -194,6 +197,21 @@ def test_a_joining_member_that_is_told_to_leave_does_not_wait_for_its_state(sile
         with pytest.raises(Stopped) as caught:
             elastic.share({})
     assert caught.value.again
+
+
+@pytest.mark.local
+def test_a_joining_member_asks_until_its_source_has_packed_its_state(
+    silent: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others may take steps for longer than a round's timeout before they pack it."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    answer = packed(7, {"model": torch.nn.Linear(1, 1, bias=False)})
+    refused = SyncError("m0 has no state to hand over for generation 3", rule="refused")
+    asked = Mock(side_effect=[refused, refused, answer])
+    monkeypatch.setattr(elastic_module, "fetch", asked)
+    with closing(elastic_of(silent, [], source="m0")) as elastic:
+        elastic.share({"model": model})
+        assert elastic.finished == 7 and asked.call_count == 3
 
 
 @pytest.mark.local

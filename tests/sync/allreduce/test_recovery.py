@@ -161,6 +161,15 @@ def slices(*parts: tuple[int, int, str]) -> list[MeanSlice]:
     return [MeanSlice(start, stop, tuple(members), float(len(members))) for start, stop, members in parts]
 
 
+def test_pieces_that_come_one_by_one_are_kept_as_one_slice() -> None:
+    """Each look at what is final would else take longer than the one before."""
+    attempt = Attempt(1, torch.zeros(ELEMENTS), 1.0, None)
+    for start in range(0, ELEMENTS, 2):
+        attempt.put(start, torch.ones(2), slices((0, ELEMENTS, "ab")))
+    assert attempt.slices == tuple(slices((0, ELEMENTS, "ab")))
+    assert attempt.whole
+
+
 def test_a_round_that_is_mended_twice_keeps_what_was_final() -> None:
     values = torch.arange(10.0)
     attempt = Attempt(3, values, 1.0, None)

@@ -202,6 +202,21 @@ def test_large_sums_are_in_it(four: Ranks, collective: str) -> None:
             four.do(both, collective, dtype, 20_000, op, "world")
 
 
+def sums_in_a_callback(rank: int) -> float:
+    """Make a large sum in a callback of another, and wait for it, as PowerSGD's hook does."""
+    second = torch.ones(20_000)
+
+    def reduce_second(_: object) -> torch.Tensor:
+        return dist.all_reduce(second, async_op=True).get_future().wait()[0]
+
+    future = dist.all_reduce(torch.ones(20_000), async_op=True).get_future().then(reduce_second)
+    return float(future.wait().mean())
+
+
+def test_a_callback_of_a_sum_may_wait_for_another(four: Ranks) -> None:
+    assert four.do(sums_in_a_callback) == [4.0] * 4
+
+
 def sum_of_ones(rank: int) -> list[float]:
     sums = []
     for group in groups("world"):

@@ -37,6 +37,22 @@ def groups_one_after_the_other(rank: int) -> None:
         dist.destroy_process_group(group)
 
 
+def goes_on_after_a_child_of_its_own(rank: int) -> float:
+    """Fork a child that ends as a script does, which shuts its copy of the group down."""
+    group = dist.new_group(backend="wan")
+    dist.all_reduce(torch.ones(LARGE), group=group)
+    if (pid := os.fork()) == 0:
+        try:
+            group.shutdown()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    values = torch.ones(LARGE)
+    dist.all_reduce(values, group=group)
+    dist.destroy_process_group(group)
+    return float(values.mean())
+
+
 def aborted_while_it_waits(rank: int) -> str:
     """Begin a sum at rank 0 alone, and abort the group at rank 1, after a first sum of all."""
     group = dist.new_group(backend="wan")
@@ -140,6 +156,10 @@ def test_a_rank_that_is_only_late_is_not_lost() -> None:
 
 def test_groups_come_and_go(four: Ranks) -> None:
     four.do(groups_one_after_the_other)
+
+
+def test_a_child_that_ends_leaves_its_parent_s_group_alone(four: Ranks) -> None:
+    assert four.do(goes_on_after_a_child_of_its_own) == [4.0] * 4
 
 
 def test_an_abort_is_an_error_at_the_others(four: Ranks) -> None:

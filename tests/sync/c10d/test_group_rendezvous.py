@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -35,9 +36,12 @@ def test_ranks_wait_for_each_other_as_long_as_the_group_does(monkeypatch: pytest
         raise SyncError(f"the other members were not there within {timeout_s:.0f} s")
 
     monkeypatch.setattr(group_rendezvous, "rendezvous", nobody_comes)
+    monkeypatch.setattr(GroupRendezvous, "_served", set())
     meeting = GroupRendezvous(dist.HashStore(), rank=0, size=2, among_all=True, controller=())
     with pytest.raises(SyncError, match="1800 s"):
         meeting.join(1800.0, lambda error: None)
+    later = GroupRendezvous(dist.HashStore(), rank=0, size=2, among_all=True, controller=())
+    assert meeting.planned and not later.planned, "a controller takes a member once"
 
 
 class Started:
@@ -68,6 +72,26 @@ def test_ranks_meet_at_the_store_s_host_or_at_an_address_of_rank_0_s_machine(
         meeting = GroupRendezvous(store, rank, size=2, among_all=True, controller=())
         found = meeting._own_environment(1.0)
         assert (found.control, found.name, found.listen) == (f"tcp:{host}:7000", name, host)
+
+
+def test_ranks_of_a_part_have_the_names_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TESTBED_CONTROLLER", raising=False)
+    monkeypatch.setattr(group_rendezvous, "OwnController", Started)
+    store = dist.HashStore()
+    for rank, name in enumerate(("rank1", "rank3")):
+        meeting = GroupRendezvous(store, rank, 2, among_all=False, controller=(), ranks=[1, 3])
+        assert meeting._own_environment(1.0).name == name
+
+
+def test_a_controller_ends_though_a_forked_child_holds_its_input() -> None:
+    controller = OwnController(torch_backend.CONTROLLER, MEMBERS, "127.0.0.1", 60.0)
+    assert controller._process.stdin is not None
+    held = os.dup(controller._process.stdin.fileno())
+    try:
+        controller.close()
+    finally:
+        os.close(held)
+    assert controller._process.returncode == 0 and not controller._folder.exists()
 
 
 def test_a_rank_says_that_rank_0_has_not_come_to_its_first_sum(monkeypatch: pytest.MonkeyPatch) -> None:

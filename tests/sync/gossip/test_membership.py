@@ -18,6 +18,7 @@ from testbed.protocol import Goodbye
 from testbed.schemes import hop
 from testbed.sync import gossip
 from testbed.sync.errors import SyncError
+from testbed.sync.gossip.membership import Membership
 from tests.ports import free_port
 from tests.sync.sessions import refuse_threads
 from tests.waiting import until
@@ -72,6 +73,15 @@ def test_a_step_has_the_caller_s_default_device() -> None:
 
     each("ab", trained)
     assert found == ["meta"] * 4
+
+
+def test_a_congestion_control_that_the_kernel_lacks_is_named_at_once() -> None:
+    met = Mock()
+    met.job.congestion = "none_such"
+    with pytest.raises(SyncError) as caught:
+        Membership(met, idle())
+    assert caught.value.field == "congestion"
+    met.connection.assert_not_called()
 
 
 def test_a_member_that_fails_ends_the_others() -> None:

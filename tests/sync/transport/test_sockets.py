@@ -47,6 +47,19 @@ def test_a_connection_waits_as_long_as_asked_or_as_the_kernel_can(timeout_s: flo
 
 
 @pytest.mark.local
+@pytest.mark.parametrize(("timeout_s", "idle_s"), [(0.5, None), (120.0, 15), (1800.0, 60)])
+def test_an_idle_connection_is_kept_in_firewalls_and_ends_with_its_peer_s_machine(
+    timeout_s: float, idle_s: int | None
+) -> None:
+    with socket.socket() as connection:
+        tune(connection, timeout_s)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == (idle_s is not None)
+        if idle_s is not None:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle_s
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == idle_s
+
+
+@pytest.mark.local
 def test_a_peer_that_accepts_or_refuses_a_connection_is_reached() -> None:
     with unanswered() as nowhere, socket.create_server(("127.0.0.1", 0)) as accepting, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
