@@ -65,6 +65,8 @@ step() { # step TITLE REMEDY COMMAND...
     [ -z "$CLEAR" ] || ((left == 0)) || printf 'about %d s left\r%-58s' "$left" "  $title"
     ((left -= left ? ${USUAL[${title%%[ :]*}]:-0} : 0)) || true
     if ! "$@" >"$LOG" 2>&1 </dev/null 9>&-; then
+        [ "$(df --output=avail "$BUILD" | tail -n 1)" -gt 10240 ] ||
+            remedy="The disk of $(realpath "$BUILD") is full: remove something (du -sh build runs), and try again."
         printf '%sfailed after %s\n\n' "$CLEAR" "$(seconds_since "$started")"
         tail -n 20 "$LOG" | sed 's/^/    /'
         printf '\n%s\n(The whole output is in %s.)\n' "$remedy" "$(realpath "$LOG")" >&2
@@ -127,6 +129,14 @@ python_with_mininet() {
     return 1
 }
 
+has_new_python() { # has_new_python PYTHON...: whether one of them is new enough
+    local python
+    for python in "$@"; do
+        "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && return
+    done
+    return 1
+}
+
 environment_inputs() { # a digest of all that .venv is made from; its scripts hold this directory's path
     { cat pyproject.toml requirements.lock && declare -f make_environment && echo "$PWD $1" && "$1" --version; } |
         sha256sum
@@ -179,7 +189,7 @@ unpack() { # unpack PACKAGE FOLDER
 
 install_schemathesis() {
     rm -rf build/schemathesis && .venv/bin/python -m venv build/schemathesis &&
-        build/schemathesis/bin/python -m pip install --quiet schemathesis==4.32.5
+        build/schemathesis/bin/python -m pip install --quiet --only-binary=:all: schemathesis==4.32.5
 }
 
 has_libfuzzer() {
@@ -215,16 +225,21 @@ if [ "${1:-}" = give-back ]; then
 fi
 [ "$(id -u)" = 0 ] ||
     cannot "This needs root: it installs packages and makes networks. Run the same command with sudo in front."
-command -v apt-get dpkg-query >/dev/null ||
+command -v apt-get >/dev/null && command -v dpkg-query >/dev/null ||
     cannot "There is no apt-get here. Use Debian 12 or later, or Ubuntu 24.04 or later: in a virtual machine, say."
 [ "${1:-}" = installed ] || trap give_back EXIT
-mkdir -p "$BUILD"
+mkdir -p "$BUILD" 2>/dev/null && [ -w "$BUILD" ] ||
+    cannot "$BUILD can't be written. Use a file system that is neither read-only nor full."
 # Two at a time would remove each other's environment. A step is not to hand the lock to a service that it starts.
 exec 9>"$BUILD/setup.lock"
 if ! flock --nonblock 9; then
     echo "Another set-up is under way in $BUILD: waiting for its end"
     flock 9
 fi
+# Before anything is installed. A machine without any Python gets the distribution's with Mininet.
+mapfile -t pythons < <(type -ap python3 || true)
+[ "${1:-}" = installed ] || [ ${#pythons[@]} -eq 0 ] || has_new_python "${pythons[@]}" ||
+    cannot "Python here is older than 3.11. Use Debian 12 or later, or Ubuntu 24.04 or later."
 begun=$EPOCHREALTIME
 [ "${1:-}" = installed ] && echo "Setting up; what is built goes to $BUILD" || echo "Setting up in $PWD"
 

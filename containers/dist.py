@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import docker
@@ -90,20 +90,25 @@ def try_wheel(client: docker.DockerClient) -> bool:
     ensure_worker_image(client)
     image = ensure_ci_image(client)
     for command in ASKED:
-        done = subprocess.run(
-            ["docker", "run", "--rm", "--network=none", "--entrypoint", command[0], image, *command[1:]],
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        status, said = _run_in(client, image, command)
         # An unprivileged container cannot run the emulation: doctor must say so, and return 3.
         wanted = CANNOT if command[1] == "doctor" else 0
-        told = "Traceback" not in done.stdout + done.stderr
-        print(f"{'passed' if done.returncode == wanted and told else 'FAILED'}: {' '.join(command)}", flush=True)
-        if done.returncode != wanted or not told:
-            print(done.stdout, done.stderr, sep="\n")
+        passed = status == wanted and "Traceback" not in said
+        print(f"{'passed' if passed else 'FAILED'}: {' '.join(command)}", flush=True)
+        if not passed:
+            print(said)
             return False
     return smoke.smoke(client)
+
+
+def _run_in(client: docker.DockerClient, image: str, command: Sequence[str]) -> tuple[int, str]:
+    """Run a command in a container without a network. Returns its exit status, and what it printed."""
+    container = client.containers.create(image, [*command[1:]], entrypoint=[command[0]], network_mode="none")
+    try:
+        container.start()
+        return int(container.wait()["StatusCode"]), container.logs().decode(errors="replace")
+    finally:
+        container.remove(force=True)
 
 
 def exit_code(work: Callable[[], bool], left: str = "") -> int:

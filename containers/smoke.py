@@ -5,6 +5,7 @@
            ├─ /var/lib/docker    a volume that is kept: it holds the worker image
            ├─ /engine            the inner engine's socket, which is reached from here
            ├─ /testbed/runs      this checkout's runs/
+           ├─ CACHE/documentation   the text of `make documentation`, if it was made here
            └─ testbed run smoke --strict
                 └─ the workers' containers
 
@@ -30,11 +31,12 @@ from docker.models.containers import Container
 
 from containers.ci_image import ensure_ci_image
 from containers.dist import exit_code
-from testbed.emulation.containers import engine
+from testbed.emulation.containers import documentation, engine
 from testbed.emulation.containers.fleet import remove_containers
 from testbed.emulation.containers.image import ROOT, ensure_worker_image, exists
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL, labelled
+from testbed.resources import __version__
 
 #: A network's name that nothing else has; `testbed network clean` finds the container by it.
 NAME = "make-smoke"
@@ -44,10 +46,11 @@ VOLUME_LABEL = "testbed.cache"
 CONTROL_GROUP = "testbed-smoke"
 
 RUNS = ROOT / "runs"
+#: The folder in which the testbed of the container keeps what it builds (`resources.cache`).
+CACHE = f"/var/cache/testbed/{__version__}"
 #: The most seconds that the whole run may take.
 LIMIT_S = 180
-TESTBED = ("testbed",)
-RUN = ("timeout", str(LIMIT_S), *TESTBED, "run", "smoke", "--strict")
+RUN = ("timeout", str(LIMIT_S), "testbed", "run", "smoke", "--strict")
 
 #: Settings of setup.sh that a run needs too: the owner of its files, and the workers' base image.
 PASSED_ON = ("SUDO_UID", "SUDO_GID", "BASE_IMAGE")
@@ -135,7 +138,7 @@ def machine(client: docker.DockerClient, image: str, folder: Path) -> Iterator[t
             container.reload()
             if container.status == "running":
                 # An interrupted run goes on in the container: ask it to end and to remove its own containers.
-                container.exec_run([*TESTBED, "network", "clean", "--all"], environment=environment())
+                container.exec_run(["testbed", "network", "clean", "--all"], environment=environment())
                 container.stop()
     finally:
         remove_containers(client, NAME)
@@ -155,6 +158,8 @@ def start(client: docker.DockerClient, image: str, folder: Path) -> tuple[Contai
             "Binds": [
                 *(f"{VOLUME}:/var/lib/docker", f"{folder}:/engine"),
                 *(f"{RUNS}:/testbed/runs", "/sys/fs/cgroup:/sys/fs/cgroup:rw"),
+                # The text is part of the worker image's recipe, by which the image that is brought is found.
+                *(f"{file}:{CACHE}/{name}:ro" for name, file in documentation.entries().items() if file is not None),
             ],
             **grant.host_config,
         }

@@ -2,9 +2,10 @@
 #
 # BASE is the Debian that containers/base.sh makes, or the image that BASE_IMAGE names. Its context is the
 # wheelhouse that pip on the host filled, so this build needs no network. What the base brings itself (a torch with
-# CUDA, say) is neither in the PACKAGES nor in the wheelhouse: it is used as it is.
+# CUDA, say) is neither in the PACKAGES nor in the wheelhouse: it is used as it is. The base may name another user.
 ARG BASE
 FROM ${BASE} AS install
+USER root
 ARG CHECKOUT
 LABEL testbed.image=build testbed.checkout=${CHECKOUT}
 ARG PACKAGES
@@ -22,6 +23,7 @@ RUN rm -rf /opt/site && mkdir /opt/site && [ -z "${PACKAGES}" ] || { \
     && find /opt/site -name '*.pyi' -delete; }
 
 FROM ${BASE}
+USER root
 COPY --from=install /opt/site /opt/site
 ENV PYTHONPATH=/opt/testbed:/opt/site
 RUN python3 -c 'import msgspec, torch'

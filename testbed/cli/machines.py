@@ -34,7 +34,8 @@ This installs what the emulation needs, with {script}:
     Docker if there is no engine; about 200 MB
   - the shaping core and the planner, compiled in {build}
   - a Docker engine, started if none answers
-  - the worker image: Debian with Python and PyTorch, built here without a registry; about 1 GB of disk"""
+  - the worker image: Debian with Python and PyTorch, built here without a registry; about 1 GB of disk,
+    or several GB where pip's index has PyTorch with CUDA"""
 
 
 def setup(yes: Annotated[bool, typer.Option("--yes", "-y", help="install without asking")] = False) -> None:
@@ -170,8 +171,7 @@ def down() -> None:
             err.print(each, markup=False)
         raise fail(
             CANNOT,
-            "the cluster still runs on the hosts that were not reached\n"
-            "    run there: .venv/bin/python -m testbed.scaleout.node stop",
+            "the cluster still runs on the hosts that were not reached; those in another cluster are left alone",
         )
 
 

@@ -60,6 +60,48 @@ def checkout_with_lock(checkout: Path) -> Path:
 
 
 @pytest.mark.system
+def test_a_folder_that_cannot_be_written_is_named(checkout: Path) -> None:
+    (checkout / "build").touch()
+    done = run(["./setup.sh"], checkout)
+    assert done.returncode == 3
+    assert "build can't be written" in done.stderr
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("there", [["dpkg-query"], ["apt-get"]])
+def test_another_distribution_is_told_before_anything_else(checkout: Path, there: list[str]) -> None:
+    """A machine of another distribution may have dpkg."""
+    folder = checkout / "programs"
+    folder.mkdir()
+    for name in ("dirname", "id", "stat", "find"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    for name in there:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    script = (checkout / "setup.sh").read_text().replace("PATH=$PATH:", "#")
+    done = run([str(shutil.which("bash")), "-c", script, "./setup.sh"], checkout, PATH=str(folder))
+    assert done.returncode == 3
+    assert "There is no apt-get here" in done.stderr
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(("statuses", "new"), [("1 1", False), ("1 0", True), ("0", True)])
+def test_one_new_python_is_enough(checkout: Path, statuses: str, new: bool) -> None:
+    programs = {f"python-{number}": f"exit {status}" for number, status in enumerate(statuses.split())}
+    assert (call(checkout, f"has_new_python {' '.join(programs)}", **programs).returncode == 0) == new
+
+
+@pytest.mark.local
+def test_a_full_disk_is_told_instead_of_the_remedy(checkout: Path) -> None:
+    (checkout / "build").mkdir()
+    done = call(checkout, "step title remedy false", df="echo 12")
+    assert done.returncode == 3
+    assert "is full" in done.stderr and "remedy" not in done.stderr
+    done = call(checkout, "step title remedy false", df="echo 20000")
+    assert "remedy" in done.stderr
+
+
+@pytest.mark.system
 def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(checkout_with_lock: Path) -> None:
     done = run(["./setup.sh"], checkout_with_lock, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(checkout_with_lock))
     assert done.returncode == 3

@@ -14,7 +14,7 @@ import pytest
 from docker.errors import ImageNotFound
 
 from containers import smoke
-from testbed.emulation.containers import engine
+from testbed.emulation.containers import documentation, engine
 from testbed.emulation.containers.image import ensure_worker_image
 from testbed.emulation.label import LABEL
 
@@ -101,6 +101,22 @@ def test_the_container_may_do_what_an_engine_needs_and_goes_with_an_interrupt(
         assert ("--privileged" in grant.flags) == allowed["Privileged"]
         raise KeyboardInterrupt
     assert not client.containers.list(all=True, filters={"label": f"{LABEL}={smoke.NAME}"})
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("made", [True, False])
+def test_the_text_that_the_worker_image_was_made_with_is_there(
+    made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its hash the container's testbed finds the image that is brought; it can make none without a network."""
+    monkeypatch.setattr(documentation, "DOCUMENTATION", tmp_path)
+    if made:
+        (tmp_path / documentation.INDEX).touch()
+    client = MagicMock()
+    smoke.start(client, "image", tmp_path)
+    binds = client.api.create_container.call_args.kwargs["host_config"]["Binds"]
+    found = [bind for bind in binds if "/documentation/" in bind]
+    assert found == [f"{tmp_path / name}:{smoke.CACHE}/documentation/{name}:ro" for name in documentation.FILES if made]
 
 
 @pytest.mark.pure

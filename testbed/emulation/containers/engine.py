@@ -409,11 +409,11 @@ def answers(where: str) -> bool:
     return False
 
 
-def proven_process(container: str, pid: int) -> ProcessIdentity | None:
+def proven_process(container: str, pid: int, own_network: bool = True) -> ProcessIdentity | None:
     """Return the process `pid` after proving that it is in the container with this ID; None if it has ended.
 
     The proof is its control group: its path holds the container's ID of 64 random digits, and no process without
-    capabilities can leave it. In addition, its network namespace must not be this process's own.
+    capabilities can leave it. With `own_network`, its network namespace must not be this process's own, either.
 
     Raises:
         ForeignEngineError: This machine's process of that number is not in the container.
@@ -431,7 +431,7 @@ def proven_process(container: str, pid: int) -> ProcessIdentity | None:
         return None
     if not member:
         raise ForeignEngineError(container, pid, "this machine's process of that number is not in it")
-    if shared:
+    if shared and own_network:
         raise ForeignEngineError(container, pid, "that process uses this machine's own network namespace")
     return process
 
@@ -455,7 +455,7 @@ def check_namespace(client: docker.DockerClient) -> None:
         container = str(found["Id"])
         try:
             pid = int(client.api.inspect_container(container)["State"]["Pid"])
-            if proven_process(container, pid) is not None:
+            if proven_process(container, pid, own_network=False) is not None:  # another's may use the host's network
                 return
         except NotFound:  # it was removed meanwhile
             continue

@@ -55,7 +55,7 @@ CONTAINERS = ROOT / "containers"
 BUILD = resources.BUILD
 
 #: The command that installs the extra with scikit-learn.
-INSTALL = SETUP if resources.IS_CHECKOUT else "pip install wan-testbed[emulate]"
+INSTALL = SETUP if resources.IS_CHECKOUT else "pip install 'wan-testbed[emulate]'"
 
 #: The part of the package that a worker gets: the sync library, the worker's program and their common modules.
 WORKER_CODE = (

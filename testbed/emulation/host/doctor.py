@@ -6,10 +6,13 @@ nothing. `fix_all` applies the fixes of failed checks in order, since later fixe
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +22,7 @@ from typing import Any, TypeVar
 from testbed import compiler
 from testbed.emulation import find_mininet
 from testbed.emulation.containers import engine
-from testbed.emulation.containers.image import KIND_LABEL
+from testbed.emulation.containers.image import INSTALL, KIND_LABEL
 from testbed.emulation.containers.limits import missing_limits
 from testbed.emulation.errors import ending_of
 from testbed.emulation.host import budget, fixes
@@ -46,6 +49,10 @@ PROGRAMS = {
     "sysctl": "procps",
     "tc": "iproute2",
 }
+
+#: What the extra `emulate` brings and a run imports or calls, and the least version of pip, whose `index` has `--json`.
+EXTRA = ("cryptography", "pip", "prometheus_client", "sklearn")
+PIP = 26
 
 #: The Debian packages that make the worker image.
 IMAGE_PACKAGES = ("mmdebstrap", "debian-archive-keyring")
@@ -184,6 +191,17 @@ def _mininet(_: Probes) -> Finding:
     return Finding("mininet", f"not importable in Python {platform.python_version()}", remedy, blocks=True)
 
 
+def _python_packages(_: Probes) -> Finding:
+    """Check that the extra `emulate` is installed, which a wheel may have been installed without."""
+    needed = (*EXTRA, "setuptools") if sys.version_info >= (3, 12) else EXTRA
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if not missing and int(importlib.metadata.version("pip").partition(".")[0]) < PIP:
+        missing = [f"pip {PIP} or later"]
+    if missing:
+        return Finding("Python packages", f"missing: {', '.join(missing)}", INSTALL, blocks=True)
+    return Finding("Python packages", "those of the extra `emulate`")
+
+
 def _forwarding(_: Probes) -> Finding:
     """Check that a namespace can forward, in a scratch namespace: it cannot where /proc/sys is read-only."""
     if os.geteuid() != 0:
@@ -309,6 +327,7 @@ CHECKS = (
     Check(_root),
     Check(_programs, lambda: fixes.install(_packages_of(_missing_programs()))),
     Check(_mininet, lambda: fixes.install(["mininet"])),
+    Check(_python_packages),
     Check(_forwarding, fixes.let_settings_be_written),
     *(Check(partial(_backend, name=name), partial(_fix_backend, name)) for name in MODULES),
     Check(partial(_switch, name="bridge")),

@@ -88,6 +88,8 @@ def start_engine() -> str:
         engine.check_namespace(engine.ensure_engine(lambda _: None))
     except engine.EngineError as error:
         raise CannotFix(f"{done}{error}") from error
+    if engine.own_engine() is None:  # the distribution's package, or a service, started it
+        return f"{done}an engine answers at {engine.address()}"
     return f"{done}started dockerd at {engine.address()} (log: {engine.LOG})"
 
 

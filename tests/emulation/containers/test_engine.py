@@ -318,6 +318,14 @@ def test_an_engine_elsewhere_is_known_by_a_container_that_runs(write: Write, mon
 
 
 @pytest.mark.pure
+def test_a_container_on_the_host_s_network_is_no_sign_of_an_engine_elsewhere(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(OURS["v2"], own_network=False)
+    engine.check_namespace(asked(monkeypatch))
+
+
+@pytest.mark.pure
 def test_a_container_that_is_removed_meanwhile_shows_nothing(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     client = asked(monkeypatch)
     client.api.inspect_container.side_effect = docker.errors.NotFound("no such container")

@@ -7,6 +7,8 @@ their owners is not in that mount namespace.
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -17,7 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import docker
 import pytest
@@ -27,7 +29,7 @@ from testbed import compiler
 from testbed.cli import CANNOT, app
 from testbed.emulation import label
 from testbed.emulation.containers import engine
-from testbed.emulation.containers.image import ImageError
+from testbed.emulation.containers.image import INSTALL, ImageError
 from testbed.emulation.host import budget, doctor, fixes
 from testbed.emulation.host.doctor import Check, Finding
 from testbed.emulation.interrupt import Interrupted
@@ -160,6 +162,26 @@ def test_on_a_bare_machine_every_complaint_has_its_remedy(tmp_path: Path, monkey
     assert all(finding.remedy for finding in blocking)
     packages = set(named(findings)["programs"].remedy.removeprefix("apt-get install ").split())
     assert packages == set(doctor.PROGRAMS.values())
+
+
+@pytest.mark.pure
+def test_a_wheel_without_the_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not doctor._python_packages(doctor.Probes()).blocks
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "23.0.1")  # as in Debian 12
+    found = doctor._python_packages(doctor.Probes())
+    assert found.blocks and found.found == "missing: pip 26 or later" and found.remedy == INSTALL
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sklearn" else Mock())
+    found = doctor._python_packages(doctor.Probes())
+    assert found.blocks and found.found == "missing: sklearn"
+
+
+@pytest.mark.pure
+def test_an_engine_that_the_distribution_started_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(engine, "ensure_engine", lambda _: Mock())
+    monkeypatch.setattr(engine, "check_namespace", lambda _: None)
+    monkeypatch.setattr(engine, "own_engine", lambda: None)
+    assert "log" not in fixes.start_engine()
 
 
 @pytest.mark.local
