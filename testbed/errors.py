@@ -68,6 +68,8 @@ NO_TEMPORARY = (
 )
 #: The text of the interpreter's own error if the kernel makes no further thread.
 NO_THREAD = "can't start new thread"
+#: The words of `Path.resolve` before Python 3.13 about symbolic links that lead to themselves.
+LINK_LOOP = "Symlink loop from "
 #: The text of an error if the kernel makes no further process or thread.
 NO_PROCESS = (
     "no further process or thread can be started; end other programs, or raise the limit (`ulimit -u`, the control "
@@ -156,6 +158,8 @@ def ending_of(error: BaseException) -> tuple[int, str]:
         return CANNOT, NOT_HERE[errno.ENOMEM]
     if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
         return CANNOT, NO_PROCESS
+    if isinstance(error, RuntimeError) and str(error).startswith(LINK_LOOP):
+        return BAD_INPUT, f"{str(error).removeprefix(LINK_LOOP)}: {NAMED_WRONG[errno.ELOOP]}"
     if isinstance(error, OSError) and (found := _of_the_system(error)) is not None:
         return found
     if (place := _place_in_plugin(error)) is not None:

@@ -150,7 +150,8 @@ def interruptible_verb(then: str) -> Iterator[None]:
         with interruptible():
             yield
     except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}){then}") from None
+        text = f"interrupted ({signal_}){then}"
+        raise fail(INTERRUPTED, "\n".join([text, *getattr(signal_, "__notes__", ())])) from None
 
 
 def need_root() -> None:

@@ -109,8 +109,11 @@ def run(
     from testbed.run.execute import execute
     from testbed.scaleout.split.run import run_on
     from testbed.spec.experiment import Experiment
+    from testbed.spec.sweep import as_yaml
 
-    changes = overrides(set_, {"hosts": hosts if hosts in (None, "all") else f"[{hosts}]"})
+    if hosts not in (None, "all"):
+        hosts = as_yaml([name.strip() for name in hosts.split(",")])
+    changes = overrides(set_, {"hosts": hosts})
     with interruptible_run():
         need_root_for(experiment, changes)
         display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))

@@ -55,7 +55,7 @@ def view(
         suppress(Interrupted),
         interruptible(),
         tempfile.TemporaryDirectory(prefix="testbed-view-") as folder,
-        ApiServer(RecordedRun(run, forks=True), Path(folder) / "view.sock", port or 0) as server,
+        ApiServer(RecordedRun(run), Path(folder) / "view.sock", port or 0) as server,
     ):
         assert server.port is not None
         page = write_entry(Path(folder), server.port, server.token)
@@ -162,7 +162,8 @@ def check(
 ) -> None:
     """Check whether a run passes, or whether a file is valid.
 
-    A run passes if its verdict is `trusted` and its rounds are no longer than a baseline's; else the exit code is 1.
+    A run passes if its verdict is `trusted` and its median round at most `--tolerance` longer than a baseline's; else
+    the exit code is 1.
     A topology, experiment, sweep, hosts file, trace, plan or view is summarized, or its fault named with exit code 2.
     Nothing is built.
     """

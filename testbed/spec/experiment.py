@@ -30,7 +30,7 @@ from testbed.trace.trace import TraceError
 
 
 class ControllerSection(Strict):
-    """When the controller adopts another plan."""
+    """When the controller adopts another plan. Members that gossip have no plans: there it changes nothing."""
 
     period: Annotated[Duration, at_least(0.1)] = 2.0
     """The least time, such as `2s`, between two searches for a plan, unless a link falls or the network is swapped."""

@@ -174,7 +174,8 @@ def read_yaml(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise SpecError(file, [Fault("file", "the file does not exist", "the path of a YAML file")]) from None
     except (OSError, ValueError) as error:  # ValueError: too long, no text, or a path that no file can have
-        raise SpecError(file, [Fault("file", f"the file can't be read: {error}", "a UTF-8 text file")]) from error
+        remedy = f"UTF-8 text, {MOST_BYTES >> 20} MiB of it at most"
+        raise SpecError(file, [Fault("file", f"the file can't be read: {error}", remedy)]) from error
     try:
         value = parse_yaml(text)
     except yaml.MarkedYAMLError as error:

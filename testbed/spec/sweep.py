@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
+from testbed.resources import preset_or_file
 from testbed.spec.load import Dumper, holds, is_part, read_kind
 from testbed.spec.model import Strict, misfit, validate
 from testbed.spec.sync import with_plugin_files
@@ -66,7 +67,7 @@ class SweepFile(Strict):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
     """The sweep's name."""
     experiment: str
-    """The experiment's file; its path is relative to the sweep's folder."""
+    """The experiment's file, whose path is relative to the sweep's folder, or a preset's name."""
     axes: Axes = Field(default_factory=dict)
     """The fields that vary: a field's dotted path with a list of values, or a name with labelled points, each of which
     sets several fields."""
@@ -117,8 +118,8 @@ class Sweep:
 
     @property
     def experiment(self) -> Path:
-        """The experiment's file."""
-        return self.file.parent / self.spec.experiment
+        """The experiment's file, or that of a preset of its name."""
+        return preset_or_file("experiment", Path(self.spec.experiment), self.file.parent)
 
     @property
     def axes(self) -> dict[str, Axis]:

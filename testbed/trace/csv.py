@@ -48,6 +48,9 @@ def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
         found = ",".join(header)[:60]
         text = f"the header is {found!r}; write `time_s` and then some of {', '.join(COLUMNS)}, each once"
         raise TraceError(text, rule="header").at_line(first)
+    if header == SPEED_HEADER:
+        text = "the file is a trace of speed: name it under an experiment's `compute.speeds`, and check the experiment"
+        raise TraceError(text, rule="speeds").at_line(first)
     if unknown := [name for name in header[1:] if name not in COLUMNS]:
         text = f"no column is named {unknown[0]!r}; write some of {', '.join(COLUMNS)}"
         raise TraceError(text, rule="unknown-column", field=unknown[0]).at_line(first)
@@ -60,7 +63,10 @@ def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
                 raise TraceError(text, rule="order", given=rows[-1].time_s)
         except TraceError as error:
             raise error.at_line(number) from None
-    return Trace(with_possible_rates(rows), end)
+    trace = Trace(with_possible_rates(rows), end)
+    if not any(getattr(row, field) is not None for row in rows for field, _, _ in COLUMNS.values()):
+        raise TraceError("no row has a value; write one or more", rule="no-values")
+    return trace
 
 
 def _row(header: Sequence[str], cells: Sequence[str]) -> Row:

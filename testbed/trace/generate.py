@@ -35,6 +35,13 @@ def _above_zero(**values: float) -> None:
             raise TraceError(f"{name} is {value:g}; write a finite number above 0", field=name, given=value)
 
 
+def _short_beside(name: str, seconds: float, step_s: float, parts: int) -> None:
+    """Raise TraceError if a step is longer than a time divided by `parts`: no row would show that time."""
+    if step_s > seconds / parts:
+        text = f"a step of {step_s:g} s is too long for a {name} of {seconds:g} s; write {seconds / parts:g} s or less"
+        raise TraceError(text, field="step", given=step_s)
+
+
 def _kept(rate_bps: float, mean_bps: float) -> float:
     """Return the rate, limited to between a tenth of the mean and twice the mean."""
     return min(max(rate_bps, mean_bps / 10), mean_bps * 2)
@@ -80,6 +87,7 @@ class OrnsteinUhlenbeck:
     def trace(self) -> Trace:
         """Draw the trace: steps of a walk that the mean pulls back."""
         _above_zero(mean=self.mean_bps, **{"return": self.return_s})
+        _short_beside("return", self.return_s, self.step_s, 4)
         draw, rate, rows = random.Random(self.seed), self.mean_bps, []
         pull = self.step_s / self.return_s
         for moment in _moments(self.duration_s, self.step_s):
@@ -109,7 +117,8 @@ class Markov:
     ) -> Markov:
         """Return a chain whose states last `dwell_s` in the mean (geometrically); then any other state follows."""
         _above_zero(dwell=dwell_s)
-        leave, others = min(step_s / dwell_s, 1.0), len(rates_bps) - 1
+        _short_beside("dwell", dwell_s, step_s, 1)
+        leave, others = step_s / dwell_s, len(rates_bps) - 1
         rows = (
             tuple(1 - leave if j == i else leave / others for j in range(others + 1)) if others else (1.0,)
             for i in range(others + 1)
@@ -157,6 +166,7 @@ class Diurnal:
     def trace(self) -> Trace:
         """Draw the trace: a cosine with a period of a day, and noise on each step."""
         _above_zero(mean=self.mean_bps, day=self.day_s)
+        _short_beside("day", self.day_s, self.step_s, 8)
         draw, rows = random.Random(self.seed), []
         for moment in _moments(self.duration_s, self.step_s):
             rate = self.mean_bps * (1 - self.swing * math.cos(2 * math.pi * moment / self.day_s))

@@ -152,7 +152,9 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         raise TraceError(f"{path}: the trace does not exist; check the path", rule="missing", file=path) from None
     except (OSError, ValueError) as error:  # ValueError: too long, no text, or a path that no file can have
-        text = f"{path}: the file can't be read as text: {error}"
+        text = (
+            f"{path}: the file can't be read as text: {error}; write UTF-8 text, {MOST_BYTES >> 20} MiB of it at most"
+        )
         raise TraceError(text, rule="unreadable", file=path) from None
 
 

@@ -42,6 +42,12 @@ def test_a_host_that_the_file_does_not_have_is_refused_by_its_name(folder: Path)
     assert "hosts.yaml" in result.stderr and "'c'" in result.stderr and "a, b" in result.stderr
 
 
+def test_hosts_may_have_names_that_yaml_takes_for_other_values(folder: Path) -> None:
+    result = called("run", experiment(folder), "--hosts", "no, 1")
+    assert result.exit_code == BAD_INPUT, result.output
+    assert "'no'" in result.stderr and "False" not in result.stderr and "a, b" in result.stderr
+
+
 def test_without_a_hosts_file_it_says_which_is_missing(folder: Path) -> None:
     result = called("run", experiment(folder), "--hosts", "all", "--hosts-file", "others.yaml")
     assert result.exit_code == BAD_INPUT, result.output

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from testbed.resources import PRESETS, SHARE
 from testbed.spec.errors import SpecError
 from testbed.spec.load import parse_yaml
 from testbed.spec.sweep import MOST_RUNS, Sweep, as_yaml
@@ -43,6 +44,14 @@ def test_a_list_of_a_field_s_values_is_written_out(tmp_path: Path) -> None:
 
 def test_the_experiment_lies_where_the_file_says_from_its_own_folder_on(tmp_path: Path) -> None:
     assert load(tmp_path, experiment="../experiments/a.yaml").experiment == tmp_path / "../experiments/a.yaml"
+
+
+def test_an_experiment_s_preset_is_one_wherever_the_sweep_is(tmp_path: Path) -> None:
+    (tmp_path / "sweeps").mkdir()
+    preset = SHARE / PRESETS["experiment"] / "quickstart.yaml"
+    assert load(tmp_path / "sweeps", experiment="quickstart").experiment == preset
+    (tmp_path / "sweeps" / "quickstart").touch()
+    assert load(tmp_path / "sweeps", experiment="quickstart").experiment == tmp_path / "sweeps" / "quickstart"
 
 
 def test_the_files_of_policies_and_schemes_lie_from_the_sweep_s_folder_on(

@@ -67,6 +67,15 @@ def test_any_text_is_a_trace_or_refused(text: str) -> None:
             assert str(error)
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"), [("time_s,rate_mbps\n0,\n1,\n", "no-values"), ("time_s,speed\n0,1\n1,1\n", "speeds")]
+)
+def test_a_file_without_values_or_of_another_kind_is_refused(text: str, rule: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        parse_csv(text.splitlines())
+    assert caught.value.rule == rule
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"time_s,rate_mbps\n0,\xff\n", b"\0"])
 def test_a_file_that_is_no_text_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_bytes(content)
