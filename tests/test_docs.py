@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from testbed.run.conclusion.summary_fields import DurationFields, SummaryFields, SyncFields, TrainingFields
+from testbed.run.sweep.comparison import FIGURES, TO_LOSS
+
 pytestmark = pytest.mark.pure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +40,13 @@ def test_each_link_leads_to_a_file_and_a_heading_in_it(page: Path) -> None:
         file = (page.parent / target).resolve() if target else page
         assert file.exists(), link
         assert not anchor or anchor in anchors(file), link
+
+
+def test_the_page_on_results_names_the_figures_that_programs_read() -> None:
+    text = (ROOT / "docs" / "report.md").read_text()
+    sections = (SummaryFields, TrainingFields, SyncFields, DurationFields)
+    names = {name for section in sections for name in section.__struct_fields__}
+    assert {name for name in {*names, *FIGURES, TO_LOSS} if f"`{name}`" not in text} == set()
 
 
 def test_the_site_has_every_page() -> None:

@@ -238,6 +238,8 @@ def _add_request(router: APIRouter, subject: Subject, kind: type[HttpRequest]) -
 
     ask.__annotations__ = {"request": Annotated[kind, Depends()] if "{" in path else kind, "return": RequestResult}
     ask.__doc__ = kind.__doc__
+    if "{" not in path and not any(field.is_required() for field in kind.model_fields.values()):
+        ask.__defaults__ = (kind(),)  # the body may be left out
     router.add_api_route(path, ask, methods=[method], name=kind.__name__)
 
 

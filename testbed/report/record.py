@@ -120,7 +120,11 @@ class RunRecord(RunFiles):
     def rounds(self) -> tuple[RoundFigures, ...]:
         """The rounds that all present members reported. Their times are Unix seconds; see `since`."""
         added = {its["worker"] for its in self.manifest.get("added_workers") or []}
-        members = fewest(len(set(self.members) - added), self.manifest.get("membership_events") or [])
+        changes = self.manifest.get("membership_events")
+        if changes is None:  # the run was cut off
+            changes = [event for event in self.events if event["kind"] in ("left", "came")]
+            added = {event["target"] for event in self.events if event["kind"] == "add"}
+        members = fewest(len(set(self.members) - added), changes)
         return tuple(rounds_of([asdict(report) for report in self.reports], members))
 
     def since(self, unix_s: float) -> float:

@@ -5,15 +5,11 @@ Values over time are stored column by column, which takes a fifth of the text th
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from math import ceil
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,7 +49,6 @@ STEP_S = 1.0
 #: … and the most values, which long runs reach.
 MOST = 3600
 
-T = TypeVar("T")
 L = TypeVar("L", bound=msgspec.Struct)
 
 
@@ -71,11 +66,10 @@ class ReportLine(msgspec.Struct, gc=False):
     metrics: dict[str, float | None] = {}
 
 
-def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
+def recording_of(path: Path) -> dict[str, Any]:
     """Return the recording of a run's directory. Times are seconds since training began.
 
-    A run of two hours takes 1.3 s to read, of which links take 0.9 s. With `forks`, a fork of this process, which may
-    have no other thread yet, reads the links meanwhile.
+    A run of two hours takes 1.3 s to read, of which links take 0.9 s.
 
     Raises:
         NotARun: The directory is not that of an experiment's run.
@@ -92,15 +86,13 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
     began = float(manifest.get("training_started_s") or _first_start(path))
     sampled_s = max([0.0, *(one.at_s - began for one in samples[-1:])])
     steps = min(MOST, ceil(sampled_s / STEP_S) + 1) if samples else MOST
-    of_links = partial(link_columns, path / "links.jsonl", began, steps)
-    await_links = fork(of_links) if forks else of_links
+    links = link_columns(path / "links.jsonl", began, steps)
     reports = _lines(path / "rounds.jsonl", ReportLine)
     decisions = _since(path / "decisions.jsonl", began, TimedLine)
     rounds = _rounds(reports, began, gossips=not decisions)
     curves = sorted(_since(path / "curves.jsonl", began, CurveLine), key=lambda record: record["at_s"])
     seconds = max([sampled_s, *(one["finished_s"] for one in rounds[-1:])])
     samples = _one_a_step(samples, seconds / steps)
-    links = await_links()
     summary, topologies = recorded_summary(path), _topologies(manifest)
     own = Path(str(manifest["spec"].get("topology"))).stem  # of a file, or a preset's name
     first = next((topology for name, topology in topologies.items() if Path(name).stem == own), {})
@@ -117,6 +109,7 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
         "changes": _changes(events, summary),
         "traffic_s": [sample.at_s - began for sample in samples],
         "bytes": _by_link(samples),
+        "asked": (manifest["spec"].get("train") or {}).get("rounds"),
         "rounds": rounds,
         "curves": _thinned(curves),
         "events": sorted([*events, *_steps(links, samples, began, events)], key=lambda event: event["at_s"]),
@@ -358,50 +351,12 @@ def _whole(file: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def fork(call: Callable[[], T]) -> Callable[[], T]:
-    """Start `call` in a fork of this process and return a function that waits for its result.
-
-    This process may have no other thread yet.
-
-    Returns:
-        A function that waits for the result, which has to be picklable. It raises what the call raised, and EOFError if
-        the fork was killed.
-    """
-    context = get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_result, args=(call, receiver, sender), daemon=True)
-    process.start()
-    sender.close()
-
-    def result() -> T:
-        found: T | Exception = receiver.recv()
-        process.join()
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    return result
-
-
-def _send_result(call: Callable[[], T], receiver: Connection, sender: Connection) -> None:
-    """Send the result of a call. A signal ends the fork without a traceback, as does the end of the waiting process."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    receiver.close()
-    try:
-        found: T | Exception = call()
-    except Exception as error:
-        found = error
-    with suppress(BrokenPipeError):
-        sender.send(found)
-
-
 class RecordedRun(Subject):
-    """A run's recording as a subject of the API, which refuses every change; arguments as `recording_of`'s."""
+    """A run's recording as a subject of the API, which refuses every change."""
 
-    def __init__(self, path: Path, forks: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.executor = ThreadPoolExecutor(1)
-        recording = recording_of(path, forks)
+        recording = recording_of(path)
         self._known = {name: recording[name] for name in ("network", "sites", "hosts")}
         self._recording = msgspec.json.encode(recording)
 

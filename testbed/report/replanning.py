@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from math import inf
 from statistics import median
 from typing import Any
@@ -189,7 +189,8 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
     """Yield (seconds until it was noticed, in time, soon, whether transfers passed) of each step of a link in use.
 
     A step is left out where another step follows before it could be noticed in time, where the plan leaves the link
-    before the step is noticed, and where other links of every path over it are so slow that the path makes no step.
+    before the step is noticed, and where other links of every path over it are so slow that the path makes no step. So
+    is a step that was not noticed where the record of estimates ends before the step could be noticed in time.
     """
     times = [look["at_s"] for look in record.estimates]
     passed_s = _passed_s(record, history)
@@ -218,6 +219,8 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
                 ),
                 float("inf"),
             )
+            if seconds == float("inf") and until_s > max(times, default=0.0):
+                continue  # the record of estimates ends earlier: it has a greatest length
             if link not in history.used(min(until_s, after.at_s + seconds)):
                 continue
             soon_s = max(SOON_S, _rtt_s(record, link, after))
@@ -228,14 +231,13 @@ def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[
 def _passed_s(record: RunRecord, history: _RoundHistory) -> defaultdict[str, list[float]]:
     """Return, for each link, the times in order at which trains of members' transfers over it had arrived."""
     found: defaultdict[str, list[float]] = defaultdict(list)
-    ends = sorted(
-        (record.since(train.began_s + train.seconds), peer, member)
-        for member, peer, train in _arrivals(record)
-        if not train.is_probe
-    )
-    for at_s, source, target in ends:
-        for link in history.route(at_s, source, target):
-            found[link].append(at_s)
+    for member, peer, train in _arrivals(record):
+        if not train.is_probe:
+            at_s = record.since(train.began_s + train.seconds)
+            for link in history.route(at_s, peer, member):
+                found[link].append(at_s)
+    for moments in found.values():
+        moments.sort()
     return found
 
 
@@ -361,13 +363,14 @@ def _probed(record: RunRecord, history: _RoundHistory) -> list[float]:
 
 def _arrivals(record: RunRecord) -> Iterable[tuple[str, str, Train]]:
     """Yield (receiver, sender, train) of all arrivals, from the reports and from the messages during rounds."""
-    told = [(report.member, report.arrivals) for report in record.reports]
-    for line in read_records(record.path / "arrivals.jsonl"):
+    for line in chain.from_iterable(read_records(record.path / name) for name in ("rounds.jsonl", "arrivals.jsonl")):
         try:
-            told.append((line["member"], convert_to(Arrived, {k: line[k] for k in ("member", "arrivals")}).arrivals))
+            told = convert_to(Arrived, {name: line[name] for name in ("member", "arrivals")})
         except (KeyError, ProtocolError):
-            continue  # a crash cut the record short
-    return ((member, peer, train) for member, its in told for peer, trains in its.items() for train in trains)
+            continue  # a crash cut the record short, or an earlier version recorded no trains
+        for peer, trains in told.arrivals.items():
+            for train in trains:
+                yield told.member, peer, train
 
 
 def _true(

@@ -105,7 +105,8 @@ def estimated(looks: Sequence[Mapping[str, Any]], link: str, end_s: float) -> Ba
         for name in ("low_bps", "high_bps")
     )
     times = [look["at_s"] for look in looks]
-    return Band(np.array([*times, max([end_s, *times[-1:]])]), low, middle, high)
+    until_s = min(end_s, times[-1] + SILENCE_S) if times else end_s  # the record has a greatest length
+    return Band(np.array([*times, max([until_s, *times[-1:]])]), low, middle, high)
 
 
 def rate_in_force(states: Sequence[LinkRecord], end_s: float) -> StepFunction:

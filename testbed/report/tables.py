@@ -56,10 +56,11 @@ def swaps(record: RunRecord, score: Score | None) -> Table | None:
         asked, active, pause = swap.get("requested_s"), swap.get("active_s"), swap.get("pause_ms")
         own = scores.get(swap.get("epoch", -1)) if swap["kind"] == "plan" else None
         saved = (own.promised, own.brought) if own else (None, None)
+        why = reasons.get(swap.get("epoch")) or swap.get("reason") or ""  # no decision tells of a lost member
         rows.append(
             (
                 Cell(name),
-                Cell(reasons.get(swap.get("epoch"), "") if swap["kind"] == "plan" else "an event", "muted"),
+                Cell(why if swap["kind"] == "plan" else "an event", "muted"),
                 _clock(asked),
                 _clock(active),
                 text.seconds(active - asked) if active is not None and asked is not None else text.UNKNOWN,
@@ -156,7 +157,7 @@ def _carried(record: RunRecord) -> dict[str, int]:
     names = {link for sample in record.samples for link in sample.bytes}
     return {
         link: wan_bytes(
-            [{"at_s": s.at_s, "bytes": {link: s.bytes[link]}} for s in record.samples if link in s.bytes], 0.0
+            [{"at_s": s.at_s, "bytes": {link: s.bytes[link]} if link in s.bytes else {}} for s in record.samples], 0.0
         )
         for link in names
     }

@@ -18,6 +18,7 @@ from testbed.trace.csv import Column, columns_of
 from testbed.trace.mahimahi import DeliverySchedule
 from testbed.trace.read import TraceFile
 from testbed.trace.resample import LEAST_BPS, LEAST_STEP_S, MOST_ROWS, Resampled
+from testbed.trace.text import as_line
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 
 #: The width of a sketch in characters, without its scale, and its height in lines.
@@ -92,7 +93,7 @@ def save_trace(trace: Trace, title: str, path: Path) -> None:
         figure = new_figure(height)
         figure.subplots_adjust(0.075, BOTTOM / height, TIME_RIGHT, 1 - TOP / height)
         panels = figure.subplots(len(columns), sharex=True, squeeze=False)[:, 0]
-        panels[0].set_title(title)
+        panels[0].set_title(as_line(title))
         for axes, column in zip(panels, columns, strict=True):
             values = [np.nan if value is None else value for value in column.values]
             axes.stairs(values, column.edges_s, baseline=None, color=BLUE)
@@ -127,6 +128,13 @@ def measured_trace(record: RunRecord, link: str) -> tuple[Trace, str]:
             rule="unknown-link",
             link=link,
         ) from None
+    if not any(link in sample.steady_s for sample in record.samples):
+        raise TraceError(
+            f"{record.path}: the run did not record how long {link} had a queue, as a launch on a network that is up; "
+            "take a run with a network of its own",
+            rule="no-rate",
+            link=link,
+        )
     shares, rates = steady_rate(record.samples, link)
     rows = [
         Row(max(float(start), 0.0), max(float(rate), LEAST_BPS))

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from errno import ENOENT
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from testbed.atomic_file import new_folder, remove_empty
@@ -104,7 +105,8 @@ class RunDirectory:
     def read(self, file: str, without: Collection[str] = ()) -> list[dict[str, Any]]:
         """Return the lines of a JSONL file, without some of their keys; empty if there is no such file."""
         records = read_records(self.path / file)
-        return [{key: value for key, value in record.items() if key not in without} for record in records]
+        # Millions of lines share their keys: each would else have texts of its own.
+        return [{intern(key): value for key, value in record.items() if key not in without} for record in records]
 
     def read_whole(self, file: str) -> dict[str, Any] | None:
         """Return the value of a JSON file, or None if there is no such file."""

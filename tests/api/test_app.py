@@ -19,7 +19,7 @@ from websockets.sync.client import connect, unix_connect
 
 from testbed.api.client import ApiClient, RequestFailed, RequestRefused, UnixConnection
 from testbed.api.entry import write_entry
-from testbed.api.requests import AddWorker, KillWorker, RestartWorker
+from testbed.api.requests import AddWorker, KillWorker, Request, RestartWorker, Stop
 from testbed.api.server import ApiServer, PortTaken
 from testbed.emulation.daemon.subject import NetworkSubject
 from testbed.emulation.shaping.base import LinkCounters
@@ -84,6 +84,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def values(link: dict[str, Any]) -> tuple[float, float, float, float]:
     return link["rate_bps"], link["delay_s"], link["jitter_s"], link["loss"]
+
+
+def test_a_body_whose_fields_all_have_defaults_may_be_left_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Request] = []
+    monkeypatch.setattr(site.subject, "do", lambda request: asked.append(request) or {})
+    for body in (None, {}, {"reason": "enough"}):
+        assert site.ask("POST", "/stop", body)[0] == 200
+    assert asked == [Stop(reason="stopped by hand"), Stop(reason="stopped by hand"), Stop(reason="enough")]
+    assert site.ask("PUT", "/policy")[0] == 422
 
 
 def test_what_there_is(site: Site) -> None:

@@ -64,6 +64,21 @@ def test_a_half_written_last_line_is_passed_over_and_said(tmp_path: Path) -> Non
     assert record.gaps == ("rounds.jsonl: 1 line cut short or damaged, left out",)
 
 
+def test_the_rounds_of_a_run_that_lost_a_member_and_was_cut_off_are_counted(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    left = [line for line in lines if line["round"] < 10 or line["member"] != MEMBERS[-1]]
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in left))
+    assert len(RunRecord.read(run).rounds) == 10
+    with (run / "events.jsonl").open("a") as events:
+        at_s = lines[-1]["finished_s"]
+        events.write(json.dumps({"at_s": at_s, "kind": "left", "target": MEMBERS[-1]}) + "\n")
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest.pop("membership_events", None)
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert len(RunRecord.read(run).rounds) == 20
+
+
 @pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "links.jsonl", "traffic.jsonl", "plans"])
 def test_what_a_crash_left_out_is_said(tmp_path: Path, name: str) -> None:
     run = build_run(tmp_path / "run", rounds=20)

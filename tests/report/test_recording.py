@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 
 from testbed.api.client import ApiClient, RequestRefused
 from testbed.api.server import ApiServer
-from testbed.report.recording import MOST, RecordedRun, fork, recording_of
+from testbed.report.recording import MOST, RecordedRun, recording_of
 from testbed.report.run_files import NotARun
 from testbed.spec.load import parse_yaml
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run, without_plans
@@ -222,11 +220,6 @@ def test_what_was_decided_before_training_began_is_shown_at_0(tmp_path: Path) ->
     assert recording_of(run)["decisions"][0]["at_s"] == 0.0
 
 
-@pytest.mark.local
-def test_it_is_the_same_when_another_process_reads_a_part(run: Path) -> None:
-    assert recording_of(run, forks=True) == recording_of(run)
-
-
 @pytest.mark.pure
 def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=12)
@@ -333,28 +326,6 @@ def test_a_recording_is_asked_and_not_changed(run: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.local
-def test_a_fork_returns_the_result_of_another_process_which_is_gone_then() -> None:
-    call = fork(os.getpid)
-    assert call() != os.getpid()
-    assert active_children() == []
-
-
-@pytest.mark.local
-def test_a_fork_raises_what_its_call_raised() -> None:
-    with pytest.raises(ZeroDivisionError):
-        fork(lambda: 1 / 0)()
-
-
-@pytest.mark.local
-def test_a_fork_that_is_killed_returns_nothing() -> None:
-    call = fork(lambda: signal.raise_signal(signal.SIGKILL))
-    with pytest.raises(EOFError):
-        call()
-
-
-@pytest.mark.local
-def test_ctrl_c_ends_a_fork_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    call = fork(lambda: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(EOFError):
-        call()
-    assert capfd.readouterr().err == ""
+def test_a_run_that_was_cut_off_has_the_rounds_that_it_asked_for(run: Path) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert recording_of(run)["asked"] == manifest["spec"]["train"]["rounds"] > 0

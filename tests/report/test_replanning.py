@@ -71,6 +71,14 @@ def record(
     return found
 
 
+def arrived(folder: Path, *trains: Train) -> Path:
+    """Return a run's directory with these trains from a-w0 to b-w0, the last one in a message of its own."""
+    for name, train in zip(("rounds.jsonl", "arrivals.jsonl"), (trains[:-1], trains[-1:]), strict=True):
+        line = {"member": "b-w0", "arrivals": {"a-w0": train}}
+        (folder / name).write_bytes(msgspec.json.encode(line) + b"\n")
+    return folder
+
+
 def look(at_s: float, **links: Mapping[str, float]) -> Mapping[str, Any]:
     return {"at_s": at_s, "links": {name.replace("_", "->"): value for name, value in links.items()}}
 
@@ -128,13 +136,13 @@ def test_a_step_counts_where_the_plan_leaves_the_link_once_it_was_noticed(notice
 @pytest.mark.parametrize(
     ("at_s", "pace", "sent"), [(10.5, 0, True), (9.5, 0, False), (12.5, 0, False), (10.5, 1_000_000, False)]
 )
-def test_steps_of_links_that_transfers_passed_meanwhile_count_apart(at_s: float, pace: int, sent: bool) -> None:
+def test_steps_of_links_that_transfers_passed_meanwhile_count_apart(
+    at_s: float, pace: int, sent: bool, tmp_path: Path
+) -> None:
     """Probes are no transfers, nor is what passed before the step or later than what counts as soon."""
     looks = [look(12.0, a_b={"rate_bps": 10e6, "age_s": 0.1})]
-    reports = record(SECONDLY, [FIRST], looks).reports
-    train = Train(at_s - 0.1, 0.1, 100_000, pace, 0)
-    heard = msgspec.structs.replace(reports[15], member="b-w0", arrivals={"a-w0": (train,)})
-    found = score(record(SECONDLY, [FIRST], looks, reports=(*reports, heard)))
+    heard = arrived(tmp_path, Train(at_s - 0.1, 0.1, 100_000, pace, 0))
+    found = score(record(SECONDLY, [FIRST], looks, path=heard))
     assert found.soon == (True,)
     assert found.soon_where_sent == ((True,) if sent else ())
 
@@ -144,6 +152,11 @@ def test_a_step_counts_where_a_path_over_the_link_makes_it(next_bps: float, coun
     looks = [look(11.0, a_b={"rate_bps": AFTER_BPS, "age_s": 0.1})]
     states = {**record(SECONDLY, [FIRST], looks).states, "b->b-w0": (LinkRecord(0.0, next_bps, 0.0),)}
     assert score(record(SECONDLY, [FIRST], looks, states=states)).soon == ((True,) if counts else ())
+
+
+def test_a_step_after_the_last_record_of_estimates_counts_for_nothing() -> None:
+    """The file has a greatest length, which a run of a day may reach."""
+    assert score(record(SECONDLY, [FIRST], [look(5.0, a_b={"rate_bps": 30e6, "age_s": 0.1})])).in_time == ()
 
 
 def test_a_step_that_is_never_noticed_is_not_in_time() -> None:
@@ -221,24 +234,19 @@ def test_a_plan_that_another_decision_left_was_no_trial() -> None:
     assert [one.epoch for one in found.swaps] == [1, 2] and found.trials == ()
 
 
-def test_probes_are_a_part_of_what_links_could_carry() -> None:
+def test_probes_are_a_part_of_what_links_could_carry(tmp_path: Path) -> None:
     probe, other = Train(5.0, 0.1, 100_000, 10_000_000), Train(6.0, 0.1, 500_000)
-    reports = record(SECONDLY, [FIRST], []).reports
-    heard = msgspec.structs.replace(reports[5], member="b-w0", arrivals={"a-w0": (probe, other)})
-    found = score(record(SECONDLY, [FIRST], [], reports=(*reports, heard)))
+    found = score(record(SECONDLY, [FIRST], [], path=arrived(tmp_path, probe, other)))
     could = (10 * BEFORE_BPS + 30 * AFTER_BPS) / 8
     assert max(found.probed) == pytest.approx((100_000 + 1448) * 1514 / 1448 / could)
     assert sorted(found.probed)[:-1] == [0.0] * 5
     assert found.probes_share == pytest.approx(max(found.probed) / 6)
 
 
-def test_a_link_that_is_down_could_carry_nothing() -> None:
-    reports = record(SECONDLY, [FIRST], []).reports
-    heard = msgspec.structs.replace(
-        reports[5], member="b-w0", arrivals={"a-w0": (Train(5.0, 0.1, 100_000, 10_000_000),)}
-    )
+def test_a_link_that_is_down_could_carry_nothing(tmp_path: Path) -> None:
+    heard = arrived(tmp_path, Train(5.0, 0.1, 100_000, 10_000_000))
     states = {"a->b": (LinkRecord(0.0, BEFORE_BPS, 0.01), LinkRecord(20.0, BEFORE_BPS, 0.01, up=False))}
-    (share,) = score(record(SECONDLY, [FIRST], [], reports=(*reports, heard), states=states)).probed
+    (share,) = score(record(SECONDLY, [FIRST], [], path=heard, states=states)).probed
     assert share == pytest.approx((100_000 + 1448) * 1514 / 1448 / (20 * BEFORE_BPS / 8))
 
 

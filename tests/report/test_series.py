@@ -21,6 +21,7 @@ from testbed.report.series import (
     estimated,
     rate_in_force,
 )
+from testbed.telemetry.estimate import SILENCE_S
 from tests.report.runs import ZERO_S, build_run
 
 pytestmark = pytest.mark.pure
@@ -108,6 +109,7 @@ def test_what_a_link_was_held_to_carry_has_gaps_where_it_was_not_known() -> None
     np.testing.assert_equal(band.low, [4.0, 6.0, np.nan, np.nan])
     np.testing.assert_equal(band.middle, [5.0, 6.0, np.nan, np.nan])
     np.testing.assert_equal(band.high, [7.0, 6.0, np.nan, np.nan])
+    assert estimated(looks, A, 900.0).edges[-1] == 4.0 + SILENCE_S, "nothing is known after the end of the record"
     grouped = band.grouped(2)
     np.testing.assert_equal(grouped.edges, [1.0, 3.0, 9.0])
     np.testing.assert_equal(grouped.low, [4.0, np.nan])

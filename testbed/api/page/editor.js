@@ -81,6 +81,8 @@ export class Editor {
       await ask("PATCH", "/links", patches);
       this.say("");
     } catch (error) {
+      if (error instanceof TypeError) this.#undone.push(patches); // fetch's: no answer came
+      at("undo").disabled = !this.#undone.length;
       this.say(`Not undone: ${error.message}`);
     }
   }

@@ -27,9 +27,9 @@ export function takeOrders(say, current) {
   at("plan-file").onchange = async () => {
     const [file] = at("plan-file").files;
     at("plan-file").value = "";
-    const plan = file && parsed(await file.text());
+    const plan = file && parsed(await file.text().catch(() => ""));
     if (plan) order("PUT", "/plan", { plan });
-    else if (file) say(`${file.name} is not JSON; choose a plan that a run keeps in plans/`);
+    else if (file) say(`${file.name} can't be read, or is not JSON; choose a plan that a run keeps in plans/`);
   };
 }
 

@@ -1,10 +1,15 @@
 // The states that this page saw, one a second for an hour, so that the user can go back and return to now.
 
 import { at } from "./dom.js";
-import { total } from "./use.js";
 
 const STEP_S = 1, MOST = 3600;
 const SECTIONS = ["network", "sites", "hosts", "links", "traffic", "training"];
+
+/** Bit/s over all links between two kept states. */
+function between(before, kept) {
+  const grew = Object.entries(kept.traffic).map(([name, { bytes }]) => bytes - (before.traffic[name]?.bytes ?? bytes));
+  return 8 * d3.sum(grew, size => Math.max(size, 0)) / (kept.at_s - before.at_s);
+}
 
 /** Calls `show(state, moment)` with a past state when the scrubber is moved, and with the newest at its end. */
 export class Past {
@@ -60,9 +65,10 @@ export class Past {
   }
 
   #keep(state, now) {
+    const before = this.#kept.at(-1);
     this.#kept.push({ at_s: now, ...Object.fromEntries(SECTIONS.map(name => [name, { ...state[name] }])) });
     this.#passed[0].push(now - this.#zero);
-    this.#passed[1].push(total());
+    this.#passed[1].push(before ? between(before, this.#kept.at(-1)) : 0);
     if (this.#kept.length > MOST) for (const list of [this.#kept, ...this.#passed]) list.shift();
     at("player").hidden = this.#kept.length < 2;
     at("scrubber").min = Math.ceil(this.#kept[0].at_s - this.#zero);
@@ -73,8 +79,10 @@ export class Past {
   #look(moment) {
     this.#looked = moment;
     this.#tell(moment ?? this.end);
-    if (moment === null) this.show(this.#newest, this.end);
-    else this.#showKept(moment);
+    if (moment === null) {
+      this.#showKept(this.end); // traffic is the difference of two counters
+      this.show(this.#newest, this.end);
+    } else this.#showKept(moment);
   }
 
   /** Show the second before first, since traffic is the difference of two counters. */

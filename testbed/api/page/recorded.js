@@ -4,6 +4,8 @@ import { at } from "./dom.js";
 
 /** The number of last rounds that are searched for the newest metrics. */
 const LAST_ROUNDS = 50;
+/** The milliseconds that a frame takes at most for playing: none come while the tab is hidden. */
+const MOST_FRAME_MS = 200;
 
 /** The index of the last entry of a list, ascending by `of`, that is not above `value`; -1 if all are. */
 const last = (list, value, of = one => one) => d3.bisector(of).right(list, value) - 1;
@@ -70,7 +72,7 @@ function trainingAt(recording, rounds) {
   const newest = rounds.at(-1);
   return {
     round: newest?.round,
-    rounds: recording.rounds.length,
+    rounds: recording.asked ?? recording.rounds.length,
     metrics: Object.assign({}, ...rounds.slice(-LAST_ROUNDS).map(round => round.metrics)),
     workers: spentIn(newest),
   };
@@ -95,7 +97,7 @@ export class Player {
     this.show = show;
     this.#passed = passedOverAll(recording);
     for (const id of ["player", "play", "speed-label"]) at(id).hidden = false;
-    at("scrubber").max = recording.seconds;
+    at("scrubber").max = Math.ceil(10 * recording.seconds) / 10; // the scrubber rounds its maximum down to a whole step
     at("play").onclick = () => this.#toggle();
     at("scrubber").oninput = () => this.goTo(Number(at("scrubber").value));
   }
@@ -146,7 +148,8 @@ export class Player {
 
   #step(time) {
     if (!this.#playing) return;
-    this.#goOn(this.#now + Number(at("speed").value) * (time - this.#before) / 1000);
+    const passed = Math.min(time - this.#before, MOST_FRAME_MS);
+    this.#goOn(this.#now + Number(at("speed").value) * passed / 1000);
     this.#before = time;
     if (this.#now >= this.end) this.#toggle();
     else requestAnimationFrame(next => this.#step(next));

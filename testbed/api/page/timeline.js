@@ -14,7 +14,7 @@ export function drawTimeline(state, zero, now, end, goTo) {
   const svg = d3.select("#timeline"), width = svg.node().clientWidth || 300;
   const x = d3.scaleLinear([0, Math.max(end - zero, 1)], [SIDE, width - SIDE]);
   const plans = plansInForce(state), events = Object.values(state.events ?? {});
-  drawPlans(svg, x, plans, zero, end);
+  drawPlans(svg, x, plans, zero, Math.min(now, end));
   drawEvents(svg, x, events, zero, goTo);
   drawAxis(svg, x, width);
   const here = [Math.min(now, end) - zero];

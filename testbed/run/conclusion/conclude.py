@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import dropwhile, pairwise
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -45,7 +46,8 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     rounds = summary.rounds_of(reports, summary.fewest(members, outcome.status["membership_events"]))
     began = outcome.training_started_s
     identical = _identical(directory)
-    states = directory.read("links.jsonl")
+    # Those of a network split over hosts are in order at each host alone.
+    states = sorted(directory.read("links.jsonl", without=("jitter_s", "discipline")), key=itemgetter("at_s"))
     events = [{**event, "at_s": event["at_s"] - began} for event in directory.read("events.jsonl")]
     evidence = replace(
         _evidence(experiment, outcome, reports, traffic, states, rounds, identical),
@@ -67,6 +69,8 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
         **_opening(verdict),
         "training": {
             "rounds": len(rounds),
+            "lost_updates": evidence.lost_updates,
+            "duplicated_updates": evidence.duplicated_updates,
             "final_loss": summary.last_metric(reports, "loss"),
             "final_accuracy": summary.last_metric(reports, "accuracy"),
             "wall_seconds": outcome.training_ended_s - began,
@@ -130,7 +134,9 @@ def failed(directory: RunDirectory, reason: str) -> None:
         return
     value = {
         **_opening(Verdict("suspect", (reason,))),
-        "training": dict.fromkeys(("rounds", "final_loss", "final_accuracy", "wall_seconds")),
+        "training": dict.fromkeys(
+            ("rounds", "lost_updates", "duplicated_updates", "final_loss", "final_accuracy", "wall_seconds")
+        ),
         "sync": {
             **dict.fromkeys(("policy", "strategy", "wan_bytes")),
             **dict.fromkeys(("lower_bound_seconds", "ratio_to_lower_bound", "bound_seconds", "ratio_to_bound")),
@@ -168,7 +174,7 @@ def _evidence(
     identical: bool | None,
 ) -> Evidence:
     # A network whose swap did not happen replays nothing; a run that was shortened may miss a swap.
-    came = (experiment.networks[swap["file"]] for swap in outcome.network_swaps)
+    came = (experiment.networks[file] for swap in outcome.network_swaps if (file := swap["file"]) is not None)
     every = (link for topology in (experiment.topology, *came) for link in topology.links.values())
     traces = [(link.name, link.trace) for link in every if link.trace is not None]
     traced = {name for name, _ in traces}

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import itemgetter
 from typing import Any
 
 Record = Mapping[str, Any]
@@ -58,16 +57,16 @@ def bypassed_bytes(first: CounterReading, last: CounterReading) -> dict[str, int
 def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
     """Return, by link, the relative excess of the bytes that arrived over the link's rate, in its worst window.
 
-    A window is WINDOW samples long. It is compared with the highest rate in force during it and for the same time
-    before it, when the bytes that arrive may have been sent. Where the delay fell meanwhile, what was sent in a longer
-    time arrives within it. Links whose excess is within the measurement's resolution are left out.
+    A window is WINDOW samples long. It is compared with the highest rate in force during it, and for the same time and
+    the link's delay before it, when the bytes that arrive may have been sent. Where the delay fell meanwhile, what was
+    sent in a longer time arrives within it. Links whose excess is within the measurement's resolution are left out.
 
     Args:
         samples: The lines of `traffic.jsonl`, in order.
-        states: The lines of `links.jsonl`, in any order.
+        states: The lines of `links.jsonl`, in order.
     """
     history: dict[str, tuple[list[float], list[float], list[float]]] = {}
-    for state in sorted(states, key=itemgetter("at_s")):
+    for state in states:
         moments, rates, delays = history.setdefault(state["link"], ([], [], []))
         moments.append(state["at_s"])
         rates.append(state.get("rate_bps", 0.0))  # the record of a removed link has neither
@@ -79,6 +78,7 @@ def rate_excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str
             bits = 8.0 * size
             moments, rates, delays = history.get(link, ([], [], []))
             there = _in_force(moments, began - seconds, last["at_s"])
+            there = _in_force(moments, began - seconds - max(delays[there], default=0.0), last["at_s"])
             highest = accumulate(delays[there], max)
             fell_s = max(
                 (before_s - now_s for before_s, now_s in zip(highest, delays[there], strict=True)), default=0.0

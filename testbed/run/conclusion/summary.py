@@ -242,7 +242,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     seconds = sync["seconds_per_round"]
     ratios = {"lower bound, end to end": sync["ratio_to_lower_bound"], "bound without delays": sync["ratio_to_bound"]}
     compared = [f"{ratio:.2f} times the {name}" for name, ratio in ratios.items() if ratio is not None]
-    lost = sum(swap["lost_updates"] + swap["duplicated_updates"] for swap in swaps)
+    lost = training["lost_updates"] + training["duplicated_updates"]
     kinds = [swap["kind"] for swap in swaps]
     gap, identical = sync.get("gap"), training["identical_parameters"]
     unit, end = "iteration" if gap else "round", "the workers' parameters DIFFER"

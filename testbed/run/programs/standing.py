@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -146,6 +146,8 @@ class Recorder:
         if is_own and (late_ms := status["replay"]["late_ms_p99"]) is not None:
             self.late_ms = max(late_ms, self.late_ms or 0.0)
         history = self._asked(lambda: self._network.history(self._count))
+        if self._count is not None and history["count"] - self._count > len(history["states"]):
+            raise RunFailed("links changed more often than can be recorded; write longer steps in their traces")
         self._count = history["count"]
         for state in history["states"]:
             if state["link"] in status["links"]:
@@ -252,6 +254,7 @@ class StandingRun(Execution):
             idle=programs.idle,
             by_hand=_changed_before(began),
             not_judged=[NOT_JUDGED],
+            network_swaps=_network_swaps(self.directory.read("events.jsonl")),
         )
 
     def _look(self, engine_watch: EngineWatch | None) -> None:
@@ -260,6 +263,15 @@ class StandingRun(Execution):
 
     def _by_hand(self) -> list[dict[str, Any]]:
         return [event for event in self.directory.read("events.jsonl") if event.get("by") == "hand"]
+
+
+def _network_swaps(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the swaps of the whole network among recorded events, as an `Outcome` has them."""
+    return [
+        {"kind": "network", "target": one["target"], "file": None, "requested_s": one["at_s"], "active_s": one["at_s"]}
+        for one in events
+        if one["kind"] == "swap"
+    ]
 
 
 def _lateness(links: Mapping[str, Mapping[str, Any]], late_ms: float | None) -> dict[str, list[float]]:

@@ -17,11 +17,12 @@ import fcntl
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from testbed.atomic_file import new_folder, remove_empty, write_text
+from testbed.run.conclusion.baseline import NoSummary
 from testbed.run.directory import RUNS, SWEEP_ROWS, SWEEPS
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
@@ -235,7 +236,9 @@ def _run_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     for run in comparison.planned:
         if run.key in comparison.made:
             made = comparison.made[run.key]
-            figures = figures_of(made) if made.finished else dict.fromkeys(FIGURES)
+            figures: dict[str, float | None] = dict.fromkeys(FIGURES)
+            with suppress(NoSummary):  # removed or damaged meanwhile
+                figures = figures_of(made) if made.finished else figures
             figures[TO_LOSS] = comparison.seconds_to_loss(run)
             verdict = made.verdict if made.finished else "failed"
             ids = {"seed": run.seed, "repeat": run.repeat, "run": made.directory.name, "verdict": verdict}

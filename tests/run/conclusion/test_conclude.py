@@ -13,6 +13,7 @@ from testbed.emulation.links.probe import LinkFidelity
 from testbed.run.conclusion import summary
 from testbed.run.conclusion.conclude import _evidence, conclude
 from testbed.run.directory import RunDirectory
+from testbed.run.programs.standing import _network_swaps
 from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
 from testbed.trace.trace import Row, Trace
@@ -79,6 +80,30 @@ def test_what_no_figure_is_made_of_is_not_kept_of_reports(tmp_path: Path, monkey
     made = concluded(tmp_path)
     assert made["training"]["rounds"] == 3
     assert WHOLE.keys() - kept == {"arrivals", "peers", "slices"}
+
+
+def test_a_swap_of_a_standing_network_is_one_of_the_launch_on_it(tmp_path: Path) -> None:
+    topology = Experiment.load(SMOKE).topology
+    run = Experiment.of_program(topology, {"command": ["python", "train.py"], "on_host": True})
+    events = [{"kind": "swap", "target": "other.yaml", "at_s": 105.0}, {"kind": "change", "target": "a", "at_s": 106.0}]
+    status = {"membership_events": (), "swaps": []}
+    directory = RunDirectory("smoke", tmp_path)
+    swaps = _network_swaps(events)
+    made = conclude(run, directory, Outcome({}, "userspace", 100.0, 109.0, {}, status=status, network_swaps=swaps))
+    directory.close()
+    (swap,) = made["swaps"]
+    assert (swap["kind"], swap["target"], swap["active_s"]) == ("network", "other.yaml", 5.0)
+
+
+def test_a_loss_beside_all_swaps_is_a_loss_of_the_run(tmp_path: Path) -> None:
+    run, directory = Experiment.load(SMOKE), RunDirectory("smoke", tmp_path)
+    for worker in run.topology.workers:
+        directory.append("rounds.jsonl", report(1, worker.name, 2.0, 3.0, **WHOLE, lost=worker.name == "london-w0"))
+    status = {"membership_events": (), "swaps": []}
+    made = conclude(run, directory, Outcome({}, "userspace", 0.0, 9.0, lateness={}, status=status))
+    directory.close()
+    assert (made["training"]["lost_updates"], made["training"]["duplicated_updates"]) == (1, 0)
+    assert "1 update lost or doubled" in summary.summary_lines(made)[-1]
 
 
 def test_no_bound_is_of_other_workers_than_those_that_the_run_began_with(tmp_path: Path) -> None:

@@ -50,6 +50,12 @@ def test_what_left_before_the_rate_fell_may_still_arrive() -> None:
     assert rate_excess(samples(*[4 * RATE] * 9), [state(-60, 4 * RATE), state(1.0, RATE)]).keys() == {"a->b"}
 
 
+def test_what_a_long_link_holds_may_arrive_at_the_rate_of_its_sending() -> None:
+    states = [{**state(-60, 4 * RATE), "delay_s": 5.0}, {**state(4, RATE), "delay_s": 5.0}]
+    assert rate_excess(samples(*[4 * RATE] * 9, *[RATE] * 9), states) == {}
+    assert rate_excess(samples(*[4 * RATE] * 14, *[RATE] * 4), states)
+
+
 def test_what_was_sent_before_the_delay_fell_may_arrive_at_once() -> None:
     """A core whose delay follows its queue lets 0.24 s of the rate pass at once."""
     fell = [{**state(-60, RATE), "delay_s": 0.25}, {**state(4.0, RATE), "delay_s": 0.01}]

@@ -148,6 +148,18 @@ def test_the_greatest_lateness_of_a_launch_counts_and_none_from_before(monkeypat
     assert found == [None, None, 7.0, 7.0, 7.0]
 
 
+def test_changes_that_come_more_often_than_they_are_kept_end_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = {"failure": None, "links": {}, "hosts": {}, "replay": {"late_ms_p99": None}}
+    counts = iter((0, 9))
+    network = MagicMock(events=list, status=lambda: status, history=lambda _: {"count": next(counts), "states": []})
+    monkeypatch.setattr(standing, "client", lambda name: network)
+    monkeypatch.setattr(standing, "arrived", lambda status: {})
+    recording = standing.Recorder("three", lambda file, record: None)
+    recording._record()
+    with pytest.raises(RunFailed, match="longer steps"):
+        recording._record()
+
+
 def test_a_link_that_leaves_the_network_is_recorded_as_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     records: dict[str, list[Mapping[str, Any]]] = {}
     status: dict[str, Any] = {"failure": None, "links": {"a->b": {}}, "hosts": {}, "replay": {"late_ms_p99": None}}

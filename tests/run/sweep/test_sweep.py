@@ -168,6 +168,18 @@ def test_a_run_that_is_lost_with_its_machine_is_made_again_and_counts_once(folde
 
 
 @pytest.mark.local
+@pytest.mark.parametrize("left", [None, "{"])
+def test_a_summary_that_is_gone_or_damaged_leaves_its_figures_empty(left: str | None, folder: Path) -> None:
+    made, _ = sweep(folder, Simulated())
+    first = next(iter(made.made.values())).directory / "summary.json"
+    first.unlink()
+    if left is not None:
+        first.write_text(left)
+    rows = [*_run_rows(made)]
+    assert [row["wall_seconds"] is None for row in rows].count(True) == 1
+
+
+@pytest.mark.local
 def test_a_later_sitting_makes_what_is_missing(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sweep(folder, Simulated(most=3))
