@@ -80,7 +80,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "scaleout": {
         *("run", "controller", "emulation", "telemetry", "spec", "link", "sockets", "certificates", "schema"),
-        *("atomic_file", "lazy", "sudo"),
+        *("atomic_file", "lazy", "sudo", "resources", "trace"),
     },
     "report": {
         "errors",

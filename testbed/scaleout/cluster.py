@@ -51,6 +51,8 @@ KEPT = node.FOLDER / "hosts.yaml"
 
 #: The time limit for one host to leave the cluster, in seconds: a host that is gone must not hold up `down`.
 LEAVE_S = 120.0
+#: The time limit for a host's first answer, in seconds: a shell or a home folder that hangs would else hang `up`.
+FREE_S = 60.0
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,8 +111,9 @@ def up(hosts: Hosts, say: Callable[[str], None]) -> None:
     try:
         write_text(KEPT, portable_text(hosts), mode=0o600)
         _on_all(machines, lambda ssh: ssh.run(_node_command(ssh, "start"), configuration(ssh.name).dump().encode()))
-    except BaseException:
-        down(lambda _: None)
+    except BaseException as error:
+        for line in down(lambda _: None):
+            error.add_note(f"not undone: {line}")
         raise
     say(f"{len(machines)} hosts are up; `testbed cluster doctor` says what they can do")
 
@@ -134,7 +137,7 @@ def down(say: Callable[[str], None]) -> list[str]:
             try:
                 ssh.run(_node_command(ssh, f"stop {head}"), timeout_s=LEAVE_S)
             except CannotRun as error:
-                return str(error)
+                return f"{error}\n    if it was not reached, run there as root: {_node_command(ssh, f'stop {head}')}"
             return None
 
         lost = [error for error in _on_all(machines, leave) if error]
@@ -159,7 +162,7 @@ def _node_command(ssh: Ssh, verb: str) -> str:
 
 def _check_free(ssh: Ssh) -> None:
     """Raise CannotRun for a host that is in a cluster: a failed `up` would end that cluster's runs on the host."""
-    if ssh.run(f"test -e {node.CONFIGURATION} && echo there || true").strip() == "there":
+    if ssh.run(f"test -e {node.CONFIGURATION} && echo there || true", timeout_s=FREE_S).strip() == "there":
         raise CannotRun(
             f"{ssh.name}: the host is in a cluster already; run `testbed cluster down` where that cluster was "
             f"brought up, or end it on the host alone: {_node_command(ssh, 'stop')}"
@@ -204,7 +207,14 @@ def _bring_checkout(ssh: Ssh) -> None:
     """Copy this checkout to the host's folder unless `setup.sh` is there. Raises CannotRun for another version."""
     folder = shlex.quote(ssh.host.folder)
     if ssh.run(f"test -e {folder}/setup.sh && echo there || true").strip() != "there":
-        ssh.run(f"umask 022; mkdir -p {folder} && tar -xz --no-same-owner -C {folder}", _packed())
+        ssh.run(
+            # One rename: a folder with other files is refused, and a copy is whole or not there.
+            # Hosts may share a folder: the later one finds the other's copy.
+            f"umask 022; mkdir -p $(dirname {folder}) && new=$(mktemp -d {folder}.XXXXXX) && chmod 755 $new || exit 1; "
+            f"tar -xz --no-same-owner -C $new && mv --no-target-directory $new {folder} "
+            f"|| {{ rm -rf $new; test -e {folder}/setup.sh; }}",
+            _packed(),
+        )
     sums = "".join(
         f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.relative_to(ROOT)}\n" for each in _carried(CODE)
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import yaml
@@ -111,6 +112,39 @@ def test_a_host_gets_each_file_by_which_its_checkout_is_judged(
         packed = set(archive.getnames())
     assert judged == {"testbed/tracked.py", "testbed/new.py", "setup.sh"}
     assert packed == judged | {"topologies/one.yaml"}
+
+
+@pytest.mark.parametrize("there", ["nothing", "empty", "files"])
+def test_a_checkout_is_copied_whole_and_over_nobody_s_files(
+    there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root := tmp_path / "root").mkdir()
+    (root / "setup.sh").write_text("ours")
+    monkeypatch.setattr(cluster, "ROOT", root)
+    folder = tmp_path / "there"
+    (theirs := tmp_path / "there.new").mkdir()
+    if there != "nothing":
+        folder.mkdir()
+    if there == "files":
+        (folder / "README.md").write_text("theirs")
+
+    class Local:
+        name, host = "north", SimpleNamespace(folder=str(folder))
+
+        def run(self, script: str, given: bytes = b"") -> str:
+            done = subprocess.run(["bash", "-c", script], input=given, capture_output=True)
+            if done.returncode:
+                raise CannotRun(done.stderr.decode())
+            return done.stdout.decode()
+
+    if there == "files":
+        with pytest.raises(CannotRun):
+            cluster._bring_checkout(cast(Ssh, Local()))
+        assert (folder / "README.md").read_text() == "theirs" and not (folder / "setup.sh").exists()
+    else:
+        cluster._bring_checkout(cast(Ssh, Local()))
+        assert (folder / "setup.sh").read_text() == "ours"
+    assert [*tmp_path.glob("there.*")] == [theirs]
 
 
 class RayError(Exception):

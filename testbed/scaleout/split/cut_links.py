@@ -96,7 +96,8 @@ class HostsNetwork:
     @property
     def mtu(self) -> int:
         """The MTU of every emulated interface: the same on all, so that no path fragments."""
-        return FULL_MTU if all(mtu >= FULL_MTU + VXLAN_BYTES for mtu in self.mtus.values()) else TUNNEL_MTU
+        least = min(self.mtus.values(), default=FULL_MTU + VXLAN_BYTES)
+        return FULL_MTU if least >= FULL_MTU + VXLAN_BYTES else min(TUNNEL_MTU, least - VXLAN_BYTES)
 
     def barred(self, topologies: Iterable[Topology]) -> dict[Pair, frozenset[Pair]]:
         """Return, for each pair of sites, the pairs of hosts that are too far apart for its links to be cut there."""

@@ -43,7 +43,7 @@ from typing import Any, Literal, Self
 from testbed.controller.server.member_server import SOCKET
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.fleet import ContainerDied, ContainerRequest, Fleet
-from testbed.emulation.containers.image import ensure_worker_image, manifest_entry, record
+from testbed.emulation.containers.image import ensure_worker_image, hash_of, manifest_entry, record
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.host.budget import Budget, known_budget
 from testbed.emulation.links.links import Observer
@@ -59,12 +59,14 @@ from testbed.emulation.shaping import Shaper
 from testbed.emulation.shaping.base import distorted_by_offload
 from testbed.emulation.testbed import Backend, Testbed
 from testbed.link import LinkState, link_ends
+from testbed.resources import PACKAGE
 from testbed.scaleout.split.cut_links import CutLinks, Pair, TunnelShaper
 from testbed.scaleout.split.probes import Echo, Probed, Prober, measure, path_mtu
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link, SwitchName, Topology
 from testbed.sudo import give_back
 from testbed.telemetry.host import CpuMeter
+from testbed.trace.text import hash_of_file
 
 #: The seconds between two looks at the kernel's queues, which say how much waits now, not for how long.
 LOOK_S = 0.1
@@ -290,6 +292,11 @@ class SplitHost:
         self._late_s = 0.0
 
     # Before -------------------------------------------------------------------------------------------------------
+
+    def code(self) -> str:
+        """Return a hash of this host's program."""
+        files = sorted(each for each in PACKAGE.rglob("*") if each.suffix in (".py", ".c", ".h"))
+        return hash_of(f"{each.relative_to(PACKAGE)} {hash_of_file(each)}" for each in files)
 
     def paths(self, hosts: Mapping[str, IPv4Address]) -> dict[str, HostPath]:
         """Measure the paths to other hosts before anything is built."""

@@ -99,6 +99,11 @@ class HostProcess:
                 self._requests.send((number, method, arguments))
         return done
 
+    def lose(self, error: HostLost) -> None:
+        """Have all later calls raise this error at once, unless the host was lost before."""
+        with self._lock:
+            self._lost = self._lost or error
+
     def close(self) -> None:
         """Have the host remove its part, and wait for the process."""
         self._requests.close()
@@ -119,7 +124,7 @@ class HostProcess:
             except Exception as error:  # pickle raises any
                 why = f"its answer can't be read ({error!r}); see that it has this version of the program"
         with self._lock:
-            self._lost = HostLost(f"{self.name} is lost: {why}", host=self.name)
+            self._lost = self._lost or HostLost(f"{self.name} is lost: {why}", host=self.name)
             for done in self._waiting.values():
                 done.set_exception(self._lost)
             self._waiting.clear()
@@ -187,8 +192,9 @@ class SplitHosts:
         except TimeoutError:
             if future.done():
                 raise  # the method itself timed out
-            text = f"{host} is lost: it did not answer `{method}` within {within_s:g} s"
-            raise HostLost(text, host=host) from None
+            error = HostLost(f"{host} is lost: it did not answer `{method}` within {within_s:g} s", host=host)
+            self.hosts[host].lose(error)
+            raise error from None
 
     def merged(self, method: str, arguments: Callable[[str], tuple[Any, ...]] = lambda _: ()) -> dict[str, Any]:
         """Call a method that returns a mapping on every host, as `each` does. Return all their items in one mapping."""

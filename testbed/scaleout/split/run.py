@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address
@@ -33,7 +34,7 @@ from testbed.run.run import IMAGE_S, Execution, Run
 from testbed.run.run_log import RunLog
 from testbed.run.terminal.display import Display
 from testbed.scaleout.split.host import PartSettings
-from testbed.scaleout.split.hosts import HostProcess, SplitHosts
+from testbed.scaleout.split.hosts import HostLost, HostProcess, SplitHosts
 from testbed.scaleout.split.plan import Capacity, SplitPlan, plan_split
 from testbed.scaleout.split.probes import TOKEN_BYTES
 from testbed.scaleout.split.testbed import SplitTestbed
@@ -202,7 +203,15 @@ class SplitRun(Run):
                 started[name] = host = HostProcess(name, machine.command, machine.address, token)
                 stack.callback(host.close)
             addresses = {name: machine.address for name, machine in self._machines.items()}
-            yield stack.enter_context(SplitHosts(started, addresses, token))
+            hosts = stack.enter_context(SplitHosts(started, addresses, token))
+            try:
+                codes = hosts.each("code")
+            except AttributeError as error:
+                where = "; ".join(getattr(error, "__notes__", ()))
+                text = f"the program {where} is of an older version; check out one commit on all hosts"
+                raise EmulationError(text) from error
+            check_versions(codes)
+            yield hosts
 
     def _fitting_plan(self) -> tuple[SplitPlan, str | None]:
         """Return the plan with the least cut that keeps hosts within their budgets, and None.
@@ -228,6 +237,15 @@ class SplitRun(Run):
             free = {name: (address, Capacity()) for name, (address, _) in capacities.items()}
             plan = plan_split(topologies, cores, free, pinned, underlay, experiment.file)
             return plan, f"the hosts' budgets are too small: {error.faults[0].problem}"
+
+
+def check_versions(codes: Mapping[str, str]) -> None:
+    """Check that all hosts hold the same program, by a hash of each host's. Raises EmulationError."""
+    if len(set(codes.values())) > 1:
+        usual = Counter(codes.values()).most_common(1)[0][0]
+        others = ", ".join(host for host, code in codes.items() if code != usual)
+        text = f"{others} and the other hosts hold different versions of the program; check out one commit on all"
+        raise EmulationError(text)
 
 
 class SplitFleet(Fleet):
@@ -292,8 +310,14 @@ class SplitFleet(Fleet):
         return bytes(self._of(worker, "logs"))
 
     def running(self) -> dict[str, bool]:
-        """Return whether each worker's container is running, on all hosts."""
-        return self._hosts.merged("running")
+        """Return whether each worker's container is running, on all hosts. Those of a lost host are not."""
+        found: dict[str, bool] = {}
+        for host in self._hosts.hosts:
+            try:
+                found |= self._hosts.call(host, "running")
+            except HostLost:
+                found |= {worker: False for worker, own in self._host_of.items() if own == host}
+        return found
 
     def drop(self, workers: Iterable[str]) -> None:
         """Remove the containers of these workers from their hosts."""

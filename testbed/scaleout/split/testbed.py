@@ -217,13 +217,18 @@ class SplitLinks(Links):
             check_delay(change.link, change.delay, self._plan.floor_s(change.link))
 
     def change(self, change: LinkChange) -> LinkChange:
-        """Change a link on its host. Raises the host's error, and then nothing has changed."""
+        """Change a link on its host, and then in the records of this and the other hosts.
+
+        Raises the error of the link's host, and then nothing has changed; or that of another host, which lacks the
+        change in its records.
+        """
         own = self._plan.assignment.host_of[link_ends(change.link)[0]]
         if change.link in self.requested():
             state = self._hosts.call(own, "part.change", change)
-            for other in self._hosts.hosts.keys() - {own}:
-                self._hosts.call(other, "part.note", change.link, state)
-        return super().change(change)  # its error for an unknown link lists the links that there are
+        done = super().change(change)  # its error for an unknown link lists the links that there are
+        for other in self._hosts.hosts.keys() - {own}:
+            self._hosts.call(other, "part.note", change.link, state)
+        return done
 
     def put_in_force(self, link: str, state: LinkState) -> None:
         """Record the state that a host has put in force."""

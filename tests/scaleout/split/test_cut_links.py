@@ -55,6 +55,7 @@ def test_one_row_below_the_floor_is_enough(tmp_path: Path) -> None:
 
 
 def test_the_mtu_is_full_only_where_every_pair_of_hosts_carries_it() -> None:
+    assert underlay(mtu=1460).mtu == 1410, "as in some clouds and tunnels"
     assert underlay(mtu=1500).mtu == 1450
     assert underlay(mtu=1549).mtu == 1450
     assert underlay(mtu=1550).mtu == 1500

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.host.budget import Budget
 from testbed.run.guards import Guard
 from testbed.scaleout.split import run as split_run
 from testbed.scaleout.split.cut_links import HostsNetwork
 from testbed.scaleout.split.host import MOST_FOLDER_BYTES, SplitHost
+from testbed.scaleout.split.hosts import HostLost, SplitHosts
 from testbed.scaleout.split.plan import Capacity, SplitPlan, plan_split
-from testbed.scaleout.split.run import MODULE, Machine, SplitRun
+from testbed.scaleout.split.run import MODULE, Machine, SplitFleet, SplitRun, check_versions
 from testbed.scaleout.ssh import PATH, Ssh
 from testbed.spec.experiment import Experiment
 from testbed.spec.hosts import Host
@@ -133,6 +135,28 @@ def test_a_host_s_process_finds_the_tools_of_the_network(user: str, first: str) 
     words = shlex.split(script)
     assert words[0] == first
     assert f"export {PATH}; " in words[-1] and words[-1].endswith(f" -m {MODULE}")
+
+
+@pytest.mark.local
+def test_hosts_with_another_version_are_named(tmp_path: Path) -> None:
+    check_versions({"a": "1", "b": "1", "c": "1"})
+    with pytest.raises(EmulationError, match=r"^b and"):
+        check_versions({"a": "1", "b": "2", "c": "1"})
+
+
+@pytest.mark.local
+def test_the_workers_of_a_lost_host_do_not_run_and_those_of_others_are_asked() -> None:
+    class Hosts:
+        hosts = dict.fromkeys("abc")
+
+        def call(self, host: str, method: str) -> dict[str, bool]:
+            if host == "a":
+                raise HostLost("a is lost", host="a")
+            return {"y": True} if host == "b" else {}
+
+    fleet = SplitFleet.__new__(SplitFleet)
+    fleet._hosts, fleet._host_of = cast(SplitHosts, Hosts()), {"x": "a", "y": "b", "not started": "c"}
+    assert fleet.running() == {"x": False, "y": True}
 
 
 @pytest.mark.local
