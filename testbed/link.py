@@ -146,7 +146,8 @@ class Delivery:
     opportunities: Opportunities
     #: The time of 0 ms, on the monotonic clock.
     began_s: float
-    #: At the end `loop` begins again, `hold` goes on at the link's rate, `stop` sends no more.
+    #: At the end `loop` begins again, `hold` goes on at the link's rate. With `stop` the link is
+    #: taken down, and what waits leaves at its rate.
     end: Literal["loop", "hold", "stop"] = "loop"
 
 

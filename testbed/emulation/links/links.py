@@ -348,8 +348,8 @@ class Links:
             self._observer(now, name, state)
 
 
-#: The states in a history: half a minute of traces of 100 ms on the 26 links of netstorm9; clients poll each second.
-RECENT = 8192
+#: The states in a history: two seconds of traces of 1 ms on the 26 links of netstorm9; clients poll each second.
+RECENT = 1 << 16
 
 
 def link_record(at_s: float, link: str, state: LinkState) -> dict[str, Any]:

@@ -127,6 +127,14 @@ def test_a_rate_takes_the_place_of_a_schedule_and_gives_it_back(path: Path) -> N
         assert len(path.answered(3)) == 3
 
 
+@pytest.mark.system
+def test_what_waits_at_the_end_of_a_schedule_that_stops_leaves_at_the_rate(path: Path) -> None:
+    """A link that is down takes no more packets, and lets go those that it has."""
+    with UserspaceShaper() as shaper:
+        arrivals = delivered(path, shaper, Opportunities((300,)), count=40, size=PAYLOAD)
+    assert [number for number, at in enumerate(arrivals) if at > 0.29] == list(range(40))
+
+
 @pytest.mark.pure
 @pytest.mark.parametrize("state", [LinkState(8e6, 0.02, up=False), LinkState(0, 0.02)])
 def test_a_link_that_is_down_is_told_as_no_rate(state: LinkState) -> None:

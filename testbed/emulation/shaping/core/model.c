@@ -143,7 +143,7 @@ void advance(struct link *l, double now)
     struct schedule *s = &l->schedule;
     if (s->moments)
         deliver(l, now);
-    if (!s->moments || (s->next == s->count && s->end == HOLD))
+    if (s->next == s->count) /* no schedule, or it is over: after STOP the link is down, and what waits leaves */
         serve(l, now);
     l->clock = now;
 }
@@ -201,9 +201,9 @@ void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double 
 static double served(struct link *l)
 {
     const struct schedule *s = &l->schedule;
-    if (s->moments && s->next < s->count)
+    if (s->next < s->count)
         return next_moment(s);
-    if ((s->moments && s->end == STOP) || l->rate <= 0)
+    if (l->rate <= 0)
         return INFINITY;
     return l->clock + packet_at(l, l->serving)->left / l->rate;
 }
