@@ -168,7 +168,8 @@ def table(found: Found) -> Table:
             OURS: f"rows {found.late_ms:.1f} ms late (p99), packet deliveries {found.delivery_error:.1%} off",
         },
         f"a DDP script on {NETWORK}, s to the loss {systems.LOSS:g}": {
-            OURS: f"unchanged: {_seconds(found, SCHEME)}, over gloo {_seconds(found, PLAIN)}",
+            OURS: f"unchanged, by `--scheme {SCHEME}`: {_seconds(found, SCHEME)}; "
+            f"by DDP over gloo: {_seconds(found, PLAIN)}",
             **{peer: f"changed: {_seconds(found, peer)}" for peer in (HIVEMIND, TORCHFT)},
         },
         "another plan after a link's drop": {OURS: _replanned(found.run)},

@@ -116,6 +116,8 @@ class HostStarter:
             if error.errno in SHORT:
                 raise
             remedy = "; ".join(line_end_hints(command, None)) or "the path of a program"
+            if error.errno == errno.E2BIG:
+                remedy = "shorter arguments, such as the path of a file: the kernel takes 128 KiB of each"
             raise BadCommand(
                 f"{command[0]} cannot be run on this machine: {error.strerror}\n    write instead: {remedy}"
             ) from None
