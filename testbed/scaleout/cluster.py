@@ -51,7 +51,7 @@ KEPT = node.FOLDER / "hosts.yaml"
 
 #: The time limit for one host to leave the cluster, in seconds: a host that is gone must not hold up `down`.
 LEAVE_S = 120.0
-#: The time limit for a host's first answer, in seconds: a shell or a home folder that hangs would else hang `up`.
+#: The time limit for a host's first answer, in seconds: the host's shell, or its home folder, may hang.
 FREE_S = 60.0
 
 ROOT = Path(__file__).resolve().parents[2]

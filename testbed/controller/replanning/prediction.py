@@ -115,9 +115,10 @@ class RoundPredictor:
     def simulate(self, plan: Plan, view: View, hops: int = HOPS) -> float:
         """Return the seconds of a whole round without correction, simulated with at most `hops` chunks times hops.
 
-        With ROUGH_HOPS the seconds are fit only for comparing views with each other. A member's next round begins once
-        its steps are over, and those that no round covers after the last round: both make a circle of waits, and the
-        longer one counts.
+        With ROUGH_HOPS the seconds are fit only for comparing views with each other.
+
+        A member begins a round once its steps are over, and after the round before and the steps that this round does
+        not cover. A whole round lasts as long as the longer of the two waits.
 
         Raises:
             SimulationError: the plan uses an edge that the view lacks.
