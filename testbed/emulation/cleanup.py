@@ -121,13 +121,19 @@ def _take(client: docker.DockerClient | None, network: str) -> list[str]:
     Raises:
         FileExistsError: Another process has taken the name meanwhile.
     """
-    own = label.owner(network) == ProcessIdentity.own()
+    # Processes choose their label, and it may name any folder.
+    claims = label.is_name(network) and label.owner(network) != ProcessIdentity.own()
     with ExitStack() as claimed:
-        if own or not label.is_name(network):  # processes choose their label, and it may name any folder
+        if claims:
+            try:
+                claimed.enter_context(label.labelled(network))  # ends its processes, keeps others from taking the name
+            except FileExistsError:
+                raise
+            except OSError:  # on a full disk neither this process nor another one can take the name
+                claims = False
+        if not claims:
             claimed.callback(label.remove_state, network)
             label.kill_processes(network)
-        else:
-            claimed.enter_context(label.labelled(network))  # ends its processes, and keeps others from taking the name
         return remove_containers(client, network) if client is not None else []
 
 

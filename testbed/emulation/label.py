@@ -195,14 +195,28 @@ def processes(wanted: str | None = None, label: str | None = None) -> Iterator[t
     """Yield (pid, label value) for each process with a label of ours, in its environment or through its UTS namespace.
 
     `wanted` is the network or launch to look for, None for all; `label` is the label to look at, None for that of
-    networks. Processes in containers are included. UNKNOWN stands for a value of which only the mark is known.
+    networks. Processes in our containers are included, and those of a testbed that runs in a container are not.
+    UNKNOWN stands for a value of which only the mark is known.
     """
     pids = _others()
     marks = _marks(pids)
     for pid in pids:
         carried = _carried(pid, label) or _marked(marks.get(pid, ()), wanted, label)
-        if carried is not None and wanted in (None, carried):
+        if carried is not None and wanted in (None, carried) and _is_here(pid):
             yield pid, carried
+
+
+def _is_here(pid: int) -> bool:
+    """Return whether a process belongs to a testbed with this state folder: one in a container has networks of its own.
+
+    Our containers have a part of the folder mounted at its path. A switch's daemons have a /run of their own, in this
+    PID namespace.
+    """
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/root{STATE_ROOT}").stat().st_dev == STATE_ROOT.stat().st_dev
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/ns/pid").stat().st_ino == Path("/proc/self/ns/pid").stat().st_ino
+    return False
 
 
 def leave() -> None:

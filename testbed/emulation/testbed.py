@@ -338,18 +338,21 @@ class Testbed:
 
         new = {*difference.workers.added, *difference.workers.changed}
         unfinished: Exception | None = None
-        with self._holders.replacing(difference.workers.changed):
-            with expected_to_start():
-                fresh = self._holders.start(self._idle(worker for worker in topology.workers if worker.name in new))
-            try:
-                self.network.swap(topology, holders=fresh)
-            except Exception as error:
-                if self.network.topology is not topology:
-                    raise
-                unfinished = error  # the routes have moved, so the new containers stay
-            finally:  # a swap that was undone has dropped the changed links' rows
-                self.replay.follow(self.network.topology.links.values())
-        self._holders.drop(difference.workers.removed)
+        try:
+            with self._holders.replacing(difference.workers.changed):
+                with expected_to_start():
+                    fresh = self._holders.start(self._idle(worker for worker in topology.workers if worker.name in new))
+                try:
+                    self.network.swap(topology, holders=fresh)
+                except Exception as error:
+                    if self.network.topology is not topology:
+                        raise
+                    unfinished = error  # the routes have moved, so the new containers stay
+                finally:  # a swap that was undone has dropped the changed links' rows
+                    self.replay.follow(self.network.topology.links.values())
+        finally:
+            if self.network.topology is topology:  # also if the engine did not remove a replaced container
+                self._holders.drop(difference.workers.removed)
         if unfinished is not None:
             raise unfinished
         return SwapResult(

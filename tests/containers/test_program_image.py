@@ -32,6 +32,7 @@ def client() -> docker.DockerClient:
 
 def test_programs_find_python_torchrun_numpy_and_the_package(client: docker.DockerClient) -> None:
     tag = program_image(client)
+    assert "numpy" in image.packages_in(client, tag)["python"]
     said = client.containers.run(tag, ["python", "-c", LOOK_ROUND], stderr=True, **APART)
     assert said == f"{testbed.__version__} 3.0\n".encode()
     said = client.containers.run(tag, ["which", "torchrun"], **APART)
@@ -148,6 +149,14 @@ def test_a_dockerfile_s_folder_names_it_and_its_packages_are_known(client: docke
         assert said[0] == said[1], "the engine finds it again"
         assert len({*said}) == 3, "a file of the folder counts, and so does --renew-image"
         assert "torch" in image.record(client, tag)["packages"]["python"]
+        kept = client.containers.create(tag, ["cat", "/given"], network_mode="none")
+        try:
+            (tmp_path / "given").write_text("3")
+            newest = program_image(client, str(tmp_path))
+            assert newest != tag and client.images.get(tag).id == tag, "a network keeps the image that it began with"
+        finally:
+            kept.remove()
+        client.images.remove(newest)
     finally:
         client.images.remove(tag)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -114,6 +115,21 @@ def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(own
     assert owner.wait(PATIENCE_S) == 0
     assert (label.STATE_ROOT / "in-order").exists()
     await_gone(routers)
+    assert label.networks() == []
+
+
+def test_a_full_disk_keeps_nothing_from_being_removed(owned: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on the device", label.OWNER)
+
+    kill(*owned("one"))
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, label.ENVIRONMENT: "one"}) as stray:
+        monkeypatch.setattr(label, "write_json", full)
+        try:
+            assert clean_crashed(None).networks == ("one",)
+            assert stray.wait(PATIENCE_S) == -signal.SIGKILL
+        finally:
+            stray.kill()
     assert label.networks() == []
 
 

@@ -72,6 +72,20 @@ def test_an_empty_label_is_that_of_no_network() -> None:
             program.kill()
 
 
+@pytest.mark.system
+def test_a_testbed_in_a_container_has_networks_of_its_own(tmp_path: Path) -> None:
+    script = f"mount -t tmpfs tmpfs {tmp_path}; echo ready; exec sleep 600"
+    words = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "sh", "-c", script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env={**os.environ, label.ENVIRONMENT: "one"}) as theirs:
+        try:
+            assert theirs.stdout is not None and theirs.stdout.readline() == b"ready\n"
+            (inside,) = Path(f"/proc/{theirs.pid}/task/{theirs.pid}/children").read_text().split()
+            assert int(inside) not in dict(label.processes())
+            assert int(inside) not in label.kill_processes("one") and theirs.poll() is None
+        finally:
+            theirs.kill()
+
+
 @pytest.mark.local
 def test_a_process_that_starts_others_meanwhile_is_ended_with_them() -> None:
     program = "import subprocess, time\nwhile True:\n    subprocess.Popen(['sleep', '60'])\n    time.sleep(0.02)"

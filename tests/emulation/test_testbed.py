@@ -178,6 +178,24 @@ def test_a_swap_that_failed_after_its_routes_had_moved_keeps_the_new_containers(
     holders.drop.assert_called_once_with(())
 
 
+@pytest.mark.local
+def test_a_replaced_container_that_is_not_removed_keeps_no_removed_worker_s(line: Path) -> None:
+    class Moved(FailingNetwork):
+        def swap(self, topology: Topology, holders: Mapping[str, ProcessIdentity]) -> None:
+            self.topology = topology
+
+    before, after = Topology.load(line), Topology.load(line)
+    for name, link in after.links.items():
+        after.links[name] = replace(link, state=replace(link.state, rate_bps=2e6))
+    testbed, network, holders = Testbed(before, workers="namespaces"), Moved(before), MagicMock()
+    testbed.network, testbed._holders = network, holders  # type: ignore[assignment]
+    testbed.replay = Replay(network.links_in_force)
+    holders.replacing.return_value.__exit__.side_effect = ShapingError("on purpose")
+    with pytest.raises(ShapingError):
+        testbed.swap(after)
+    holders.drop.assert_called_once_with(())
+
+
 # From outside -------------------------------------------------------------------------------------------------------
 
 

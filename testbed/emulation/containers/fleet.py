@@ -12,6 +12,7 @@ import json
 import signal
 import stat
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -57,6 +58,9 @@ OPEN = stat.S_IROTH | stat.S_IXOTH
 
 #: The folder in a container where a program starts and finds the files that it was given.
 FILES = "/work"
+
+#: The folder with an entry for each of this machine's GPUs, by NVIDIA's driver.
+GPUS = Path("/proc/driver/nvidia/gpus")
 
 #: The scratch space of a program's container.
 SCRATCH = ScratchSpace(out_bytes=OUT_BYTES)
@@ -159,6 +163,7 @@ class Fleet:
         self._threads = f"start {network} "
         self._removing = threading.Event()  # once set, the starts submitted so far do not begin any more
         self._programs: dict[str, ProcessIdentity] = {}
+        self._gpus: dict[str, list[str]] = {}
 
     @classmethod
     def connected(cls, network: str, control: Path, programs: ProgramContainers | None = None) -> Self:
@@ -194,9 +199,20 @@ class Fleet:
         requests = list(requests)
         if any(request.command is None for request in requests):
             idle_program()  # once, before several threads ask for it
+        self._assign_gpus([request.worker for request in requests])
         limits = self.limits = self.limits or ContainerLimits.of([r.worker for r in requests], self.client.info())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
             return dict(pool.map(partial(self._start, self._removing, limits), requests))
+
+    def _assign_gpus(self, workers: Iterable[Worker]) -> None:
+        """Choose the GPUs of workers, the least used ones: an engine gives each container the first ones."""
+        there = len(list(GPUS.glob("*")))
+        used = Counter(number for name in self._containers for number in self._gpus.get(name, ()))
+        for worker in workers:
+            if 0 < worker.gpus <= there and len(self._gpus.get(worker.name, ())) != worker.gpus:
+                chosen = sorted(map(str, range(there)), key=lambda number: used[number])[: worker.gpus]
+                self._gpus[worker.name] = chosen
+                used.update(chosen)
 
     def _start(
         self, removing: threading.Event, limits: ContainerLimits, request: ContainerRequest
@@ -217,7 +233,7 @@ class Fleet:
             labels={LABEL: self._network},
             **RESTRICTIONS,
             nano_cpus=int(worker.cpus * 1e9) if worker.cpus else None,
-            device_requests=[DeviceRequest(count=worker.gpus, capabilities=[["gpu"]])] if worker.gpus else None,
+            device_requests=_gpu_requests(worker.gpus, self._gpus.get(worker.name)),
             **settings,
             **replace(self._scratch, volumes=volumes).settings(),
             **limits.settings(worker),
@@ -238,8 +254,11 @@ class Fleet:
         renamed: list[str] = []
         try:
             for worker, container in aside.items():
+                aside_name = f"{container_name(self._network, worker)}.before"
+                with suppress(NotFound):  # usually there is none; the engine may have refused to remove it
+                    _remove(self.client.containers.get(aside_name))
                 with suppress(NotFound):  # somebody removed it, and it is replaced all the same
-                    container.rename(f"{container_name(self._network, worker)}.before")
+                    container.rename(aside_name)
                     renamed.append(worker)
             yield
         except BaseException:
@@ -249,8 +268,7 @@ class Fleet:
             for worker in renamed:
                 aside[worker].rename(container_name(self._network, worker))
             raise
-        for container in aside.values():
-            _remove(container)
+        _remove_all(aside.values())
 
     def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a worker's program: SIGKILL, or SIGUSR1, at which our worker logs its threads' stacks."""
@@ -298,8 +316,7 @@ class Fleet:
 
     def drop(self, workers: Iterable[str]) -> None:
         """Remove the containers of these workers."""
-        with ThreadPoolExecutor(PARALLEL) as pool:
-            list(pool.map(_remove, [self._containers.pop(worker) for worker in workers]))
+        _remove_all([self._containers.pop(worker) for worker in workers])
 
     def remove(self) -> None:
         """Remove every container of this network, also those that a broken start left.
@@ -332,6 +349,16 @@ def check_readable(path: Path, field: str, instead: str) -> None:
         raise SpecError(path, [Fault(field, rule, f"chmod {change} {path.resolve()}, or {instead}")])
 
 
+def _gpu_requests(count: int, numbers: Sequence[str] | None) -> list[DeviceRequest] | None:
+    """Return the request for a worker's GPUs, by their numbers if these are known."""
+    if not count:
+        return None
+    capabilities = [["gpu"]]
+    if numbers:
+        return [DeviceRequest(device_ids=list(numbers), capabilities=capabilities)]
+    return [DeviceRequest(count=count, capabilities=capabilities)]
+
+
 def idle_program() -> Path:
     """Return the program that does nothing, compiled first if it must be. Raises EmulationError."""
     try:
@@ -357,12 +384,10 @@ def images_of(client: docker.DockerClient, network: str) -> list[dict[str, Any]]
     return [record(client, identifier) for identifier in sorted({str(each["ImageID"]) for each in found})]
 
 
-def remove_containers(client: docker.DockerClient, network: str | None) -> list[str]:
-    """Remove the containers with our label, of one network or of all, and return their names."""
-    label = LABEL if network is None else f"{LABEL}={network}"
-    found = client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        list(pool.map(_remove, found))
+def remove_containers(client: docker.DockerClient, network: str) -> list[str]:
+    """Remove the containers of a network, and return their names."""
+    found = client.containers.list(all=True, filters={"label": f"{LABEL}={network}"}, ignore_removed=True)
+    _remove_all(found)
     return sorted(str(container.name) for container in found)
 
 
@@ -396,6 +421,14 @@ def _end_of_log(container: Container) -> bytes:
         kept += piece
         del kept[:-LOG_BYTES]
     return bytes(kept)
+
+
+def _remove_all(containers: Iterable[Container]) -> None:
+    """Remove containers, each of them even where the engine refuses another one."""
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        removals = [pool.submit(_remove, container) for container in containers]
+    for removal in removals:
+        removal.result()
 
 
 def _remove(container: Container) -> None:

@@ -214,11 +214,13 @@ def find(client: docker.DockerClient, kind: str, recipe: str) -> str | None:
 def packages_in(client: docker.DockerClient, tag: str) -> dict[str, dict[str, str]]:
     """Return the versions of an image's packages by name, by packager: `debian`, `python`.
 
-    An image built here has them as labels. Another image is asked in a container; without a Python it reports none. The
-    packages of a foreign base below an image of ours are not known.
+    An image with a tag of ours has them as labels, except that of a Dockerfile. Another image is asked in a container;
+    without a Python it reports none. The packages of a foreign base below an image of ours are not known.
     """
     found = client.images.get(tag)
-    if RECIPE_LABEL not in found.labels:
+    # A user's image on top of one of ours inherits the labels, and may hold more packages.
+    kind = found.labels.get(KIND_LABEL)
+    if kind == "dockerfile" or not any(name.startswith(f"testbed-{kind}:") for name in found.tags):
         return _packages_asked(client, str(found.id))
     return {
         packer: dict(package.split("=", 1) for package in found.labels.get(label, "").split())
@@ -250,7 +252,7 @@ def volumes_in(client: docker.DockerClient, name: str) -> tuple[str, ...]:
 
 
 def _packages_asked(client: docker.DockerClient, identifier: str) -> dict[str, dict[str, str]]:
-    """Return the packages of an image without our labels, cached by the image's ID."""
+    """Return the packages that an image lists itself, cached by the image's ID."""
     kept = BUILD / f"packages-{identifier.rpartition(':')[2][:12]}.json"
     with suppress(OSError, ValueError):
         return dict(json.loads(kept.read_text(encoding="utf-8")))

@@ -155,7 +155,8 @@ def ensure_program_image(client: docker.DockerClient, progress: Progress) -> str
     """Return the tag of the default image for the present code. Raises ImageError if a step fails."""
     worker = image.ensure_worker_image(client, progress)
     added, entries = _added(), _entries()
-    recipe = image.hash_of([*_recipe_above_worker(worker, entries), *(package.requirement for package in added)])
+    labels = image.PACKAGES_LABELS.values()
+    recipe = image.hash_of([*_recipe_above_worker(worker, entries), *(one.requirement for one in added), *labels])
     if tag := image.find(client, "program", recipe):
         return tag
     with image.timed_progress(progress, "image for programs"):
@@ -163,7 +164,8 @@ def ensure_program_image(client: docker.DockerClient, progress: Progress) -> str
         wanted = [package for package in added if package.name not in there]
         wheels = image.wheelhouse(python, wanted)
         arguments = {"WORKER": worker, "PACKAGES": image.pinned(wanted), "CHECKOUT": str(image.ROOT)}
-        tag = image.build_image(client, "program", recipe, [worker], {**wheels, **entries}, arguments)
+        packages = image.python_packages(wheels, image.packages_in(client, worker)["python"])
+        tag = image.build_image(client, "program", recipe, [worker], {**wheels, **entries}, arguments, packages)
     image.remove_superseded(client, {"program": tag, "build": None})
     return tag
 
@@ -315,7 +317,7 @@ def _built(client: docker.DockerClient, file: Path, progress: Progress, renew: b
             raise ImageError(f"Building {file} failed: {error}; `.dockerignore` leaves files out") from error
     for superseded in before - {str(made.id)}:
         image.remove_unused(client, superseded)
-    return tag
+    return str(made.id)  # the tag moves with the next build of this file
 
 
 def _check_is_text(file: Path) -> None:

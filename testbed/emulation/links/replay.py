@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 
 from testbed.emulation.links.links import Links
 from testbed.emulation.shaping.base import ShapingError
@@ -53,6 +54,8 @@ class Replay:
         """Replay these links' traces instead, from the time that the replay has reached."""
         with self._wake:
             self._feeds = {link.name: _RowFeed(link.trace, self.elapsed_s) for link in links if link.trace is not None}
+            for feed in self._feeds.values():  # to make those of long traces took a while
+                feed.catch_up(self.elapsed_s)
             self._hand_over(replace_queued=True)
 
     def pause(self) -> None:
@@ -133,7 +136,7 @@ class _RowFeed:
     """The rows of a trace from a moment on, each yielded once."""
 
     def __init__(self, trace: Trace, elapsed_s: float) -> None:
-        self._rows = changes_from(trace, elapsed_s)
+        self._rows: Iterator[tuple[float, Row | None]] = changes_from(trace, elapsed_s)
         self._next = next(self._rows, None)
 
     def until(self, until_s: float) -> Iterator[tuple[float, Row | None]]:
@@ -141,6 +144,12 @@ class _RowFeed:
         while self._next is not None and self._next[0] <= until_s:
             yield self._next
             self._next = next(self._rows, None)
+
+    def catch_up(self, elapsed_s: float) -> None:
+        """Leave out the rows that others have followed by this moment."""
+        if passed := list(self.until(elapsed_s)):
+            following = () if self._next is None else (self._next,)
+            self._rows, self._next = chain(following, self._rows), (elapsed_s, passed[-1][1])
 
 
 def changes_from(trace: Trace, elapsed_s: float) -> Iterator[tuple[float, Row | None]]:

@@ -111,7 +111,7 @@ class Netlink:
     def _send(self, requests: Sequence[NetlinkRequest], flags: int) -> set[int]:
         messages, numbers = [], set()
         for request in requests:
-            number = next(self._sequence)
+            number = next(self._sequence) & 0xFFFFFFFF
             numbers.add(number)
             size = _HEADER.size + len(request.body)
             header = _HEADER.pack(size, request.message, _REQUEST | flags | request.flags, number, 0)

@@ -88,7 +88,7 @@ class NamespaceNode(Node):
 
     def __init__(self, name: str, holder: ProcessIdentity, network: str = "", **params: Any) -> None:
         self.holder = holder
-        self._labels = {label.ENVIRONMENT: network} if network else {}
+        self.labels = {label.ENVIRONMENT: network} if network else {}
         self._netlink: Netlink | None = None
         super().__init__(name, **params)
 
@@ -168,7 +168,7 @@ class NamespaceNode(Node):
 
         This process may have opened another network since, whose label it would pass on.
         """
-        params["env"] = {**(params.get("env") or os.environ), **self._labels}
+        params["env"] = {**(params.get("env") or os.environ), **self.labels}
         if cmd[:2] == ["mnexec", "-cdn"]:
             cmd = [*self._entering(), "mnexec", "-cd", *cmd[2:]]
         return super()._popen(cmd, **params)
@@ -191,7 +191,7 @@ class NamespaceNode(Node):
     def _entering(self) -> list[str]:
         """Return the command prefix that enters this node. The command keeps its process number."""
         enter = ["nsenter", f"--net={self.netns}", "--"]
-        return [*enter, *label.marked([], self._labels)] if self._labels else enter
+        return [*enter, *label.marked([], self.labels)] if self.labels else enter
 
     def terminate(self) -> None:
         """Close the netlink socket and the shell. The namespace ends with the process that holds it."""

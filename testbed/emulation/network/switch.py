@@ -18,10 +18,11 @@ import os
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 from testbed.emulation.errors import EmulationError
@@ -30,6 +31,9 @@ from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.process import how_it_ended
 from testbed.spec.topology import SwitchChoice, SwitchName
+
+#: The labels of processes that belong to no network.
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 #: The router's device.
 DEVICE = "lan"
@@ -65,8 +69,11 @@ class Switch(ABC):
     offload: ClassVar[bool] = True
 
     @abstractmethod
-    def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
-        """Create the router's device with this MAC address in a namespace. `netlink` is a socket in that namespace."""
+    def __init__(self, netns: Path, netlink: Netlink, mac: str, labels: Mapping[str, str] = NO_LABELS) -> None:
+        """Create the router's device with this MAC address in a namespace. `netlink` is a socket in that namespace.
+
+        The switch's own processes carry `labels` in their environment.
+        """
 
     @abstractmethod
     def plug(self, interface: str) -> None:
@@ -88,7 +95,7 @@ class Switch(ABC):
 class Bridge(Switch):
     """A Linux bridge with isolated ports."""
 
-    def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
+    def __init__(self, netns: Path, netlink: Netlink, mac: str, labels: Mapping[str, str] = NO_LABELS) -> None:
         self._netlink = netlink
         netlink.apply(device.bridge(DEVICE, mac))
         self._index = netlink.index(DEVICE)
@@ -110,8 +117,9 @@ class OpenVSwitch(Switch):
 
     datapath: ClassVar[str] = "system"
 
-    def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
+    def __init__(self, netns: Path, netlink: Netlink, mac: str, labels: Mapping[str, str] = NO_LABELS) -> None:
         """Start the daemons and create the device. Raises SwitchError if the daemons do not come up."""
+        self._labels = labels
         self._daemons: list[subprocess.Popen[bytes]] = []
         # The kernel kills a daemon as soon as the thread that started it ends, so the switch has a thread for that.
         self._starter = ThreadPoolExecutor(1, "switch")
@@ -168,6 +176,7 @@ class OpenVSwitch(Switch):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # so that Ctrl-C in the terminal does not end it
+                env={**os.environ, **self._labels},
             )
         )
         self._daemons.append(daemon.result())

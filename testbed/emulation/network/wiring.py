@@ -76,7 +76,7 @@ def set_up_router(router: Router, gateway: IPv4Interface, switch: SwitchName, mt
     router.netlink.apply(device.up(LOOPBACK))
     # A switch without a MAC address of its own takes the smallest one of its ports. A worker that joins or leaves would
     # change it, and the others would send to the old one until their ARP entry expires, half a minute later.
-    router.switch = SWITCHES[switch](router.netns, router.netlink, mac_of(gateway))
+    router.switch = SWITCHES[switch](router.netns, router.netlink, mac_of(gateway), router.labels)
     router.configure(LAN_SETTINGS)
     # Port -1 comes before all other interfaces (a Topo counts from 0), so Mininet takes this address, which others can
     # reach, as the router's own.

@@ -24,6 +24,7 @@ limit counts packets. A change of delay, jitter or loss ends a burst of losses.
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from collections import deque
@@ -191,6 +192,7 @@ class NetemShaper(Shaper):
         self._trees: dict[str, _Tree] = {}
         self._refusal: str | None = None
         self._timer: Timer | None = None
+        self._environment = dict(os.environ)  # with this network's label; this program may bring up another one later
         self._coming: dict[str, deque[tuple[float, LinkState]]] = {}
         self._found: list[Applied] = []
 
@@ -309,7 +311,7 @@ class NetemShaper(Shaper):
     def _its_timer(self) -> Timer:
         """Return the process that puts future states in force, started at first use."""
         if self._timer is None:
-            self._timer = Timer()
+            self._timer = Timer(self._environment)
         return self._timer
 
     def detach(self, link: str) -> None:

@@ -66,7 +66,7 @@ class Timer:
     partly sent batch would never arrive.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._lock = threading.Lock()
         self._unread = 0  # answers that are still to come; an interrupt may have left one unread
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -78,6 +78,7 @@ class Timer:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                env=environment,
             )
         self.ask(Batch())  # once it answers, it has its priority
 

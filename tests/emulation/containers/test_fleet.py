@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import docker
 import pytest
-from docker.errors import NotFound
+from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from requests import ConnectionError
 
@@ -50,7 +50,7 @@ class Away(Fleet):
 @pytest.fixture
 def fleet(tmp_path: Path) -> Fleet:
     """With lima-w0 in it, whose container is gone."""
-    client = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: []))
+    client = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: [], get=lambda _: Gone()))
     fleet = Away(cast(docker.DockerClient, client), "andes", "image", tmp_path)
     fleet._containers["lima-w0"] = cast(Container, Gone())
     return fleet
@@ -83,7 +83,7 @@ def test_one_that_somebody_removed_has_crashed(fleet: Fleet) -> None:
     assert fleet.deaths().keys() == {"lima-w0"}
 
 
-@pytest.mark.pure
+@pytest.mark.local
 def test_one_that_somebody_removed_is_replaced(fleet: Fleet) -> None:
     with fleet.replacing(["lima-w0"]):
         assert fleet.running() == {}
@@ -113,6 +113,33 @@ def test_those_that_the_engine_does_not_set_aside_stay_known_by_their_names(flee
         pass
     assert fleet.running().keys() == {"lima-w0", "lima-w1", "lima-w2"}
     assert names == ["testbed-andes.lima-w1.before", "testbed-andes.lima-w1"]
+
+
+@pytest.mark.local
+def test_those_that_an_earlier_replacement_left_aside_go_first(fleet: Fleet) -> None:
+    asked: list[str] = []
+    left = SimpleNamespace(remove=lambda **_: asked.append("removed"))
+    fleet.client = cast(docker.DockerClient, SimpleNamespace(containers=SimpleNamespace(get=lambda name: left)))
+    fleet._containers["lima-w1"] = cast(Container, SimpleNamespace(rename=asked.append, remove=lambda **_: None))
+    with fleet.replacing(["lima-w1"]):
+        pass
+    assert asked == ["removed", "testbed-andes.lima-w1.before"]
+
+
+@pytest.mark.local
+def test_one_that_the_engine_refuses_to_remove_keeps_no_other_one(fleet: Fleet) -> None:
+    def refuse(**_: object) -> None:
+        refusal = SimpleNamespace(status_code=500)
+        raise APIError("device or resource busy", cast(Any, refusal))
+
+    removed: list[str] = []
+    others = [f"lima-w{number}" for number in range(2, 2 + 2 * fleet_module.PARALLEL)]
+    for worker in ("lima-w1", *others):
+        remove = refuse if worker == "lima-w1" else lambda **_: removed.append("another one")
+        fleet._containers[worker] = cast(Container, SimpleNamespace(rename=lambda _: None, remove=remove))
+    with pytest.raises(APIError), fleet.replacing(["lima-w1", *others]):
+        pass
+    assert len(removed) == len(others)
 
 
 GIB = 1 << 30
@@ -193,6 +220,24 @@ def test_a_volume_of_an_image_does_not_take_the_place_of_a_folder_that_is_mounte
     with pytest.raises(ForeignEngineError):  # this engine's process is none of this machine's
         Fleet(client, "one", "image", tmp_path, scratch).start([request])
     assert set(client.settings["tmpfs"]) == {"/tmp", "/data"} | (set() if given else {FILES})
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("there", [0, 2])
+def test_workers_have_gpus_of_their_own(there: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the driver does not name the GPUs, the engine chooses them."""
+    monkeypatch.setattr(fleet_module, "GPUS", tmp_path / "gpus")
+    for number in range(there):
+        (tmp_path / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True)
+    client: Any = Engine()
+    workers = Fleet(client, "one", "image", tmp_path)
+    wanted = []
+    for name in ("lima-w0", "lima-w1", "lima-w0"):  # the first one twice: it was started again
+        with pytest.raises(ForeignEngineError):  # this engine's process is none of this machine's
+            workers.start([ContainerRequest(Worker(name, "lima", 1.0, None, 1, GIB), ["worker"])])
+        (request,) = client.settings["device_requests"]
+        wanted.append((request["Count"], request["DeviceIDs"]))
+    assert wanted == ([(0, ["0"]), (0, ["1"]), (0, ["0"])] if there else [(1, [])] * 3)
 
 
 @pytest.mark.local

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -240,11 +241,18 @@ class Probed:
     `calls` has the arguments that create, wait for and remove its container.
     """
 
-    def __init__(self, output: bytes = b"{}", failure: Exception | None = None, volumes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        output: bytes = b"{}",
+        failure: Exception | None = None,
+        volumes: tuple[str, ...] = (),
+        labels: Mapping[str, str] = MappingProxyType({}),
+        tag: str = "theirs:1",
+    ) -> None:
         self.calls: dict[str, dict[str, Any]] = {}
         self._output, self._failure = output, failure
         attrs = {"Config": {"Volumes": {each: {} for each in volumes} or None}}
-        found = SimpleNamespace(id="sha256:0123", labels={}, tags=["theirs:1"], attrs=attrs)
+        found = SimpleNamespace(id="sha256:0123", labels=labels, tags=[tag], attrs=attrs)
         self.images = SimpleNamespace(get=lambda _: found)
         self.containers = SimpleNamespace(create=self._create)
 
@@ -307,3 +315,20 @@ def test_the_packages_of_an_image_are_unknown_where_its_python_prints_anything_e
     monkeypatch.setattr(image, "BUILD", tmp_path)
     client: Any = Probed(output)
     assert image.packages_in(client, "theirs:1") == {"debian": {}, "python": known}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tag", "known"),
+    [
+        ("program", "testbed-program:0", {"torch": "2.6"}),
+        ("program", "mine:1", {"mine": "1.0"}),
+        ("dockerfile", "testbed-dockerfile:0", {"mine": "1.0"}),
+    ],
+)
+def test_labels_that_an_image_inherits_do_not_tell_its_packages(
+    kind: str, tag: str, known: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(image, "BUILD", tmp_path)
+    labels = {image.KIND_LABEL: kind, image.RECIPE_LABEL: "x", image.PACKAGES_LABELS["python"]: "torch=2.6"}
+    client: Any = Probed(b'{"python": {"mine": "1.0"}}', labels=labels, tag=tag)
+    assert image.packages_in(client, tag)["python"] == known

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from testbed.emulation.links import replay as module
 from testbed.emulation.links.links import Links
-from testbed.emulation.links.replay import AHEAD_S, Replay, changes_from
+from testbed.emulation.links.replay import AHEAD_S, Replay, _RowFeed, changes_from
 from testbed.emulation.shaping.base import Applied, FutureStates, ShapingError
 from testbed.link import LinkState
 from testbed.spec.event import LinkChange
@@ -284,6 +284,16 @@ def test_changes_from_a_moment_are_what_the_trace_says(times: list[int], end: En
 def test_a_trace_that_changes_nothing_is_one_row_to_the_shaper() -> None:
     steady = Trace((Row(0.0, 12e6), Row(0.0005, 12e6)), "loop")
     assert list(changes_from(steady, 1e6)) == [(1e6, steady.rows[0])]
+
+
+def test_a_feed_that_was_long_in_the_making_begins_with_the_row_in_force() -> None:
+    trace = Trace(tuple(Row(i / 10, 1e6 * (i + 1)) for i in range(30)), "hold")
+    feed = _RowFeed(trace, 1.0)
+    feed.catch_up(1.55)
+    rows = [(at_s, row.rate_bps) for at_s, row in feed.until(1.75) if row is not None]
+    assert rows == [(1.55, 16e6), (1.6, 17e6), (1.7, 18e6)]
+    feed.catch_up(1.75)
+    assert [at_s for at_s, _ in feed.until(1.85)] == [1.8], "the row in force is known"
 
 
 def test_the_laps_that_are_over_are_not_walked() -> None:

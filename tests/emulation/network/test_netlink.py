@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from itertools import count
 from typing import Any
 
 import pytest
@@ -107,3 +108,9 @@ def test_there_may_be_more_requests_than_answers_fit(namespace: Namespace, netli
     netlink.apply(*(device.address(1, address) for address in addresses))
     (shown,) = told(namespace, "ip", "-j", "-4", "address", "show", "lo")
     assert [each["local"] for each in shown["addr_info"]] == [str(address.ip) for address in addresses]
+
+
+def test_numbers_of_requests_begin_again_after_32_bits(netlink: Netlink) -> None:
+    netlink._sequence = count((1 << 32) - 1)
+    netlink.apply(device.up(1), device.up(1))
+    assert netlink.index("lo") == 1

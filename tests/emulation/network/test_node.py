@@ -60,6 +60,6 @@ def test_a_program_carries_the_label_of_its_own_network(
     monkeypatch.setattr(Node, "_popen", lambda self, command, env: asked.append(env))
     monkeypatch.setenv(label.ENVIRONMENT, "other")
     worker = NamespaceNode.__new__(NamespaceNode)
-    worker._labels = {label.ENVIRONMENT: "andes"}
+    worker.labels = {label.ENVIRONMENT: "andes"}
     worker._popen(["true"], **({} if given is None else {"env": given}))
     assert asked == [{**(os.environ if given is None else given), label.ENVIRONMENT: "andes"}]

@@ -133,6 +133,16 @@ def test_a_daemon_that_ended_is_a_failure(kind: SwitchName) -> None:
         assert "SIGKILL" in str(switch.failure()) and "switch: bridge" in str(switch.failure())
 
 
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_its_daemons_carry_the_label_of_their_network(kind: SwitchName) -> None:
+    labels = {label.ENVIRONMENT: f"{NETWORK}-first"}
+    with label.labelled(f"{NETWORK}-second"), closing(Namespace()) as namespace:
+        with closing(Netlink(namespace.path)) as netlink:
+            with closing(SWITCHES[kind](namespace.path, netlink, "02:00:0a:00:01:01", labels)) as made:
+                assert len(list(label.processes(f"{NETWORK}-first"))) >= 2
+                assert made.failure() is None
+
+
 @pytest.mark.pure
 def test_a_switch_that_needs_missing_programs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")

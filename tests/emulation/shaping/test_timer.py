@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from contextlib import closing
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from testbed.emulation import label
 from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.network.netlink import NetlinkRequest
 from testbed.emulation.shaping import ShapingError
+from testbed.emulation.shaping.netem import NetemShaper
 from testbed.emulation.shaping.timer import Batch, TimedRequests, Timer, TimerAnswer, receive
 from tests.waiting import stop
 
@@ -62,3 +65,15 @@ def test_an_end_in_the_middle_of_a_message_is_an_end() -> None:
         theirs.sendall((100).to_bytes(8) + b"half")
         theirs.close()
         assert receive(ours) is None
+
+
+def test_one_that_starts_late_carries_the_label_of_its_own_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label, "STATE_ROOT", tmp_path)
+    monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
+    with label.labelled("first"):
+        shaper = NetemShaper()
+        with label.labelled("second"), closing(shaper._its_timer()):
+            assert label.kill_processes("second") == []
+            assert shaper.failure() is None
