@@ -15,6 +15,7 @@ from testbed.report.tables import Tone
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from testbed.run.directory import RESERVE_BYTES, is_going_on
+from testbed.spec.train import DATASETS
 from testbed.telemetry.averages import percentile
 from testbed.telemetry.round_span import MEANING
 
@@ -144,7 +145,9 @@ def _trained(record: RunRecord) -> str:
         rounds = f", and made {text.count(len(record.rounds), 'round')} by plans" if record.rounds else ""
         return f"A command ran on the workers for {took}{rounds}."
     workers = f"{text.count(len(record.members), 'worker')} at {text.count(len(record.sites), 'site')}"
-    model = f" {train['model']} on {train['dataset']}" if train.get("model") and train.get("dataset") else ""
+    name = str(train.get("model") or "")
+    learned = train.get("dataset") or DATASETS.get(name, ("none",))[0]
+    model = (f" {name}" if name else "") + (f" on {learned}" if learned != "none" else "")
     rounds = text.count(training.get("rounds", len(record.rounds)), "round")
     accuracy, loss = _last(record, "accuracy"), _last(record, "loss")
     reached = [] if accuracy is None else [f"{text.percent(accuracy, 1)} test accuracy"]

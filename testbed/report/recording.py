@@ -21,7 +21,7 @@ from testbed.api.requests import NOT_HERE, ApiProblem, Request
 from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.link import link_ends, link_name
-from testbed.report.link_states import Columns, StateLine, link_columns
+from testbed.report.link_states import Columns, link_columns
 from testbed.report.record import site_of
 from testbed.report.run_files import (
     CurveLine,
@@ -29,6 +29,7 @@ from testbed.report.run_files import (
     NotARun,
     TimedLine,
     TrafficLine,
+    first_start,
     fits,
     recorded_manifest,
     recorded_summary,
@@ -83,16 +84,16 @@ def recording_of(path: Path) -> dict[str, Any]:
             file=path,
         )
     samples = _lines(path / "traffic.jsonl", TrafficLine)
-    began = float(manifest.get("training_started_s") or _first_start(path))
+    reports = _lines(path / "rounds.jsonl", ReportLine)
+    began = float(manifest.get("training_started_s") or first_start(path, [one.started_s for one in reports]))
     sampled_s = max([0.0, *(one.at_s - began for one in samples[-1:])])
     steps = min(MOST, ceil(sampled_s / STEP_S) + 1) if samples else MOST
     links = link_columns(path / "links.jsonl", began, steps)
-    reports = _lines(path / "rounds.jsonl", ReportLine)
     decisions = _since(path / "decisions.jsonl", began, TimedLine)
     rounds = _rounds(reports, began, gossips=not decisions)
     curves = sorted(_since(path / "curves.jsonl", began, CurveLine), key=lambda record: record["at_s"])
     seconds = max([sampled_s, *(one["finished_s"] for one in rounds[-1:])])
-    samples = _one_a_step(samples, seconds / steps)
+    every, samples = samples, _one_a_step(samples, seconds / steps)
     summary, topologies = recorded_summary(path), _topologies(manifest)
     own = Path(str(manifest["spec"].get("topology"))).stem  # of a file, or a preset's name
     first = next((topology for name, topology in topologies.items() if Path(name).stem == own), {})
@@ -112,18 +113,11 @@ def recording_of(path: Path) -> dict[str, Any]:
         "asked": (manifest["spec"].get("train") or {}).get("rounds"),
         "rounds": rounds,
         "curves": _thinned(curves),
-        "events": sorted([*events, *_steps(links, samples, began, events)], key=lambda event: event["at_s"]),
+        "events": sorted([*events, *_steps(links, every, began, events)], key=lambda event: event["at_s"]),
         "decisions": decisions,
         "plans": _plans(path, summary, rounds),
         "verdict": _verdict(summary),
     }
-
-
-def _first_start(path: Path) -> float:
-    """Return when the first round began (Unix seconds); without rounds, when a link last got another state."""
-    if started := [one.started_s for one in _lines(path / "rounds.jsonl", ReportLine)]:
-        return min(started)
-    return max((one.at_s for one in _lines(path / "links.jsonl", StateLine)), default=0.0)
 
 
 def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,13 +199,13 @@ def _changes(events: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) ->
     A network swap that changes the link ends them. `changed` is None in runs before 27 November 2026, which did not
     record the values.
     """
-    swaps = {swap.get("target"): swap for swap in summary.get("swaps") or () if swap.get("kind") == "network"}
+    swaps: Iterator[Mapping[str, Any]] = (one for one in summary.get("swaps") or () if one.get("kind") == "network")
     found: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         if event["kind"] == "change":
             found.setdefault(event["target"], []).append({"at_s": event["at_s"], "changed": event.get("changed")})
         elif event["kind"] == "swap":
-            swap = swaps.get(event["target"]) or {}
+            swap: Mapping[str, Any] = next(swaps, {})
             for link in (*swap.get("changed", ()), *swap.get("removed", ())):
                 if link in found:
                     found[link].append({"at_s": event["at_s"], "changed": {}})

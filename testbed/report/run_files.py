@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +109,17 @@ class RoundLine(msgspec.Struct, gc=False):
 
     member: str
     round: int
+
+
+def first_start(path: Path, started: Sequence[float]) -> float:
+    """Return when the first round began (Unix seconds), given when each round began.
+
+    Without rounds, it is when a link last got another state: by then the network was up. Without links, it is 0.
+    """
+    if started:
+        return min(started)
+    states = (line for line in read_lines(path / "links.jsonl") if line is not None and fits(StateLine, line))
+    return float(max((line["at_s"] for line in states), default=0.0))
 
 
 def fits(kind: type[msgspec.Struct], record: Mapping[str, Any]) -> bool:
@@ -275,9 +286,10 @@ class _Reader:
         """Return when training began (Unix seconds), or the earliest known time of it."""
         if manifest.get("training_started_s"):
             return float(manifest["training_started_s"])
-        self._gaps.append("manifest.json lacks the start of training: times count from the first round")
-        started = [report.started_s for report in reports]
-        return min(started, default=float(manifest.get("started_s") or 0.0))
+        since = "the first round" if reports else "the last change of a link"
+        self._gaps.append(f"manifest.json lacks the start of training: times count from {since}")
+        started = first_start(self._path, [report.started_s for report in reports])
+        return started or float(manifest.get("started_s") or 0.0)
 
     def _lines(self, name: str, kind: type[msgspec.Struct], optional: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the records of a file that have the fields of `kind`; the others become gaps."""
@@ -308,8 +320,8 @@ class _Reader:
         # Figures that a program logged for TensorBoard follow what all programs printed.
         for line in sorted(self._since(zero, "curves.jsonl", CurveLine), key=lambda line: line["at_s"]):
             for name, value in line["values"].items():
-                at, values = curves.setdefault(name, {}).setdefault(line["program"], ([], []))
                 if value is not None:
+                    at, values = curves.setdefault(name, {}).setdefault(line["program"], ([], []))
                     at.append(line["at_s"])
                     values.append(value)
         return {name: each for name, each in curves.items() if any(len(at) > 1 for at, _ in each.values())}

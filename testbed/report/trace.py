@@ -130,8 +130,8 @@ def measured_trace(record: RunRecord, link: str) -> tuple[Trace, str]:
         ) from None
     if not any(link in sample.steady_s for sample in record.samples):
         raise TraceError(
-            f"{record.path}: the run did not record how long {link} had a queue, as a launch on a network that is up; "
-            "take a run with a network of its own",
+            f"{record.path}: the run did not record how long {link} had a queue, as a simulation or a launch on a "
+            "network that is up; take one that `testbed run` made",
             rule="no-rate",
             link=link,
         )

@@ -24,7 +24,7 @@ from testbed.controller.outcome import ControlledRun
 from testbed.controller.run_records import ReportLog
 from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.routing import Routes
-from testbed.link import pair_name
+from testbed.link import link_name, pair_name
 from testbed.plan import Plan
 from testbed.protocol import Confirm, ControlMessage, Held, Hello, Prepare, Probe
 from testbed.run import view
@@ -36,6 +36,7 @@ from testbed.simulation.event_queue import EventQueue, SimulatedClocks
 from testbed.simulation.network import NetworkState, SimulatedNetwork
 from testbed.spec.event import Event
 from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Topology
 
 #: A run asks for the number of complete rounds each 0.3 s and plays due events each 0.1 s, so an event of a round comes
 #: this much later on average.
@@ -241,6 +242,7 @@ class EventSchedule:
     def _happen(self, at_s: float, event: Event) -> None:
         """Record an event and report it. The simulated network has applied it already."""
         self._pending.remove(event)
+        self._check_links(event)
         self.on_change()
         state = self._environment.network.at(at_s)
         if event.change:
@@ -254,10 +256,24 @@ class EventSchedule:
             self._swap(event.swap)
         self._inform(state)
 
+    def _check_links(self, event: Event) -> None:
+        """Raise RunFailed if the network lacks a link of the event, as a live run does."""
+        names = [event.change.link] if event.change else []
+        if event.down or event.up:
+            names = [link_name(*event.pair), link_name(*reversed(event.pair))]
+        for name in names:
+            if name not in self._topology.links:
+                text = f"the event {event_text(event)} can't happen: the network has no link {name}"
+                raise RunFailed(text, rule="event")
+
+    @property
+    def _topology(self) -> Topology:
+        """The network after the swaps so far."""
+        return self._experiment.networks[self.swaps[-1]["file"]] if self.swaps else self._experiment.topology
+
     def _swap(self, name: str) -> None:
         topology, now_s = self._experiment.networks[name], self._environment.queue.clocks.unix()
-        before = self._experiment.networks[self.swaps[-1]["file"]] if self.swaps else self._experiment.topology
-        links = Difference.between(before, topology).links
+        links = Difference.between(self._topology, topology).links
         changes = {"added": links.added, "removed": links.removed, "changed": links.changed}
         moments = {"requested_s": now_s, "active_s": now_s}
         self.swaps.append({"kind": "network", "target": topology.name, "file": name, **changes, **moments})

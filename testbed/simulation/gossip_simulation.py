@@ -230,6 +230,7 @@ class GossipMember:
         self.iteration = 0
         self._name = setup.participant.name
         self._setup = setup
+        setup.steps.entered = lambda: self.iteration
         self._queue = queue
         self._simulation = simulation
         self._program = self._whole_program()

@@ -14,13 +14,13 @@ from testbed.emulation.interrupt import INTERRUPTS, Interrupted
 from testbed.emulation.network.routing import Routes
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
-from testbed.run.conclusion.summary import summary_lines
 from testbed.run.conclusion.verdict import SIMULATED
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import (
     Executed,
     Publish,
+    announced,
     is_of_full_disk,
     published,
     published_failure,
@@ -43,6 +43,7 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
     Raises:
         SpecError: the file is not valid, or has something that is not simulated.
         CannotRun: data or a GPU is missing, or no directory can be made.
+        RunFailed: the run's directory was removed meanwhile.
     """
     experiment = Experiment.load(file, overrides)
     check_supported(experiment, gradients)
@@ -70,19 +71,14 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
             interrupt.records, interrupt.page = directory.path, page
         raise
     except BaseException as error:
+        if isinstance(error, FileNotFoundError) and not directory.path.is_dir():
+            raise RunFailed(f"{directory.path} is gone: it was removed while the simulation went on") from error
         if not (is_of_full_disk(error) and directory.remove_if_empty()):
             failed(directory, reason_of(error))
         raise
     finally:
         directory.close()
-    for line in summary_lines(summary):
-        display.say(f"  {line}")
-    display.say(f"  verdict: [bold]{summary['verdict']}[/]")
-    for reason in (*summary["reasons"], *summary["notes"]):
-        display.say(f"    {escape(reason)}")
-    if page is not None:
-        display.say(f"  report: {page}")
-    return Executed(finished=True, verdict=summary["verdict"], directory=directory.path, page=page)
+    return announced(directory.path, summary, page, display)
 
 
 def check_supported(experiment: Experiment, gradients: bool) -> None:

@@ -395,3 +395,16 @@ def test_medians_are_those_of_runs_that_differ_in_their_seed_alone(tmp_path: Pat
     assert "mst, sync.strategy gradients" in page.text and "mst, sync.strategy diloco" in page.text
     page = _Page(comparison(runs[::2]))
     assert "By policy" not in page.text
+
+
+@words_alone
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("cnn", "trained cnn on digits for 12 rounds"), ("synthetic", "trained synthetic for 12 rounds")],
+)
+def test_the_first_sentence_names_the_model_and_what_it_learned(model: str, said: str, tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=12)
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["spec"].setdefault("train", {}).update(model=model, dataset=None)
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert said in answers(write_report(run).read_text(encoding="utf-8"))[QUESTIONS[0]]

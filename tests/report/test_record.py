@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import BAD_INPUT
+from testbed.report.figures.training import draw_training
 from testbed.report.opening import key_figures
 from testbed.report.record import RunRecord, site_of
 from testbed.report.recording import recording_of
@@ -15,7 +16,7 @@ from testbed.report.run_files import NotARun
 from testbed.run.conclusion.baseline import NoSummary, read_summary
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import figures_of
-from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, UP_S, build_run, without_plans
+from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, UP_S, ZERO_S, build_run, without_plans
 
 pytestmark = pytest.mark.pure
 
@@ -52,6 +53,19 @@ def test_marks_are_the_same_with_and_without_a_summary(tmp_path: Path) -> None:
     drop = next(mark for mark in events if mark.label == "london-washington drop")
     assert drop.at_s == pytest.approx(DROP_S, abs=1.5)
     assert [mark.at_s for mark in whole if mark.kind == "network"] == [NETWORK_S]
+
+
+def test_a_program_that_printed_no_number_has_no_curve(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=3)
+    printed = [("a", 1.0), ("a", 0.5), ("b", None), ("b", None)]
+    lines = [
+        json.dumps({"at_s": ZERO_S + at, "program": program, "values": {"loss": value}})
+        for at, (program, value) in enumerate(printed)
+    ]
+    (run / "curves.jsonl").write_text("\n".join(lines) + "\n")
+    record = RunRecord.read(run)
+    assert record.curves["loss"].keys() == {"a"}
+    assert draw_training(record) is not None
 
 
 def test_a_half_written_last_line_is_passed_over_and_said(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from testbed.api.client import ApiClient, RequestRefused
 from testbed.api.server import ApiServer
-from testbed.report.recording import MOST, RecordedRun, recording_of
+from testbed.report.figures.network import draw_network
+from testbed.report.record import RunRecord
+from testbed.report.recording import MOST, RecordedRun, _changes, recording_of
 from testbed.report.run_files import NotARun
 from testbed.spec.load import parse_yaml
 from tests.report.runs import DOWN_S, DROP_S, MEMBERS, NETWORK_S, PAIRS, UP_S, ZERO_S, build_run, without_plans
@@ -267,6 +269,25 @@ def test_a_run_that_ended_before_its_training_began_shows_its_network(tmp_path: 
     recording = recording_of(run)
     assert recording["seconds"] == 0.0
     assert recording["links"] and all(link["at_s"][-1] <= 0.0 for link in recording["links"].values())
+    drawing = draw_network(RunRecord.read(run))
+    assert drawing and any("Mbit/s" in words.get_text() for words in drawing.figure.axes[0].texts), "so does its page"
+
+
+@pytest.mark.pure
+def test_each_of_two_swaps_to_one_network_ends_the_changes_of_its_own_links() -> None:
+    events = [{"at_s": 1.0, "kind": "change", "target": "a->b", "changed": {"loss": 0.1}}]
+    events += [{"at_s": at, "kind": "swap", "target": to} for at, to in ((2.0, "B"), (3.0, "C"), (4.0, "B"))]
+    its = (("B", ["a->b"]), ("C", ["b->c"]), ("B", ["b->c"]))
+    swaps = [{"kind": "network", "target": to, "changed": links} for to, links in its]
+    found = _changes(events, {"swaps": swaps})
+    assert [one["at_s"] for one in found["a->b"]] == [1.0, 2.0]
+
+
+@pytest.mark.pure
+def test_a_long_recording_has_the_steps_of_its_report(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.report.recording.MOST", 40)
+    found = [(one["kind"], one["target"]) for one in recording_of(run)["events"] if "after_bps" in one]
+    assert found and found == [(one.kind, one.target) for one in RunRecord.read(run).steps]
 
 
 @pytest.mark.pure

@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import os
+import shutil
+import warnings
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from testbed.emulation.containers import documentation
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted
 from testbed.emulation.network.routing import Routes
+from testbed.report.figures.rounds import draw_rounds
 from testbed.report.page import write_report
 from testbed.report.record import RunRecord
 from testbed.run.directory import RunDirectory
@@ -29,7 +32,7 @@ from testbed.run.terminal.display import Display, OutputClosedError, ProgressCon
 from testbed.schemes import SCHEMES
 from testbed.simulation.simulate import simulate, train
 from testbed.spec.errors import SpecError
-from tests.simulation.experiments import load, simulated, write
+from tests.simulation.experiments import LINKS, load, simulated, write
 
 pytestmark = pytest.mark.local
 
@@ -434,3 +437,34 @@ def test_an_error_without_a_text_leaves_a_reason(
         simulated(write(tmp_path))
     (told,) = json.loads(Path("runs/latest/summary.json").read_text())["reasons"]
     assert reason in told
+
+
+@pytest.mark.parametrize("what", [{"down": ["c", "a"]}, {"change": {"link": "c->a", "rate": "1mbit"}}])
+def test_an_event_of_a_link_that_is_not_there_yet_fails_as_in_a_run(what: dict[str, Any], tmp_path: Path) -> None:
+    whole = yaml.safe_load(write(tmp_path).with_name("net.yaml").read_text())
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump({**whole, "name": "more"}))
+    events = [{"at": "0.1s", **what}, {"round": 4, "swap": "more.yaml"}]
+    record = simulated(write(tmp_path, LINKS[:2], events=events))
+    assert not record.finished and "can't happen" in record.summary["reasons"][0]
+
+
+def test_rounds_that_take_no_time_stand_in_the_figure(tmp_path: Path) -> None:
+    """Each site has one worker, which synchronizes alone in seven of eight rounds."""
+    sync = {"strategy": "hierarchical", "every": 1, "period": 8, "policy": "mst"}
+    training = {"model": "synthetic", "parameters": 150_000, "rounds": 16}
+    record = simulated(write(tmp_path, train=training, sync=sync))
+    assert min(one.seconds for one in record.rounds) == 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawing = draw_rounds(record)
+    assert drawing and drawing.figure.axes[0].get_yscale() == "linear"
+
+
+def test_a_simulation_whose_directory_is_removed_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(_: object, directory: RunDirectory, *more: object) -> None:
+        shutil.rmtree(directory.path)
+        directory.append("events.jsonl", {})
+
+    monkeypatch.setattr("testbed.simulation.simulate.train", lose)
+    with pytest.raises(RunFailed, match="gone"):
+        simulate(write(tmp_path), {}, False, write_report, Display(Console(file=io.StringIO())))

@@ -54,11 +54,11 @@ def draw_rounds(record: RunRecord) -> Drawing | None:
         for index, (epoch, rounds) in enumerate(record.epochs.items()):
             _draw_epoch(axes, record, epoch, rounds, CYCLE[index % len(CYCLE)])
         bound = _draw_bound(axes, record)
-        if max(times) > LOG_ABOVE * median(times):
+        if (least := min([*times, *bound])) > 0 and max(times) > LOG_ABOVE * median(times):
             axes.set_yscale("log")
-            axes.set_ylim(bottom=min([*times, *bound]) / 1.5)
+            axes.set_ylim(bottom=least / 1.5)
         else:
-            axes.set_ylim(0, max(times) * 1.08)
+            axes.set_ylim(0, max(times) * 1.08 or 1.0)
         axes.set_ylabel("seconds per round")
         over_time(axes, record.end_s)
         draw_marks([axes], record.marks, record.end_s)
