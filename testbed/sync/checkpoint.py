@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +99,8 @@ def save(path: Path, round_number: int, plan: Plan, states: Mapping[str, Mapping
 
     Raises:
         OSError: The file can't be written: its folder is missing, or the disk is full. Names the file.
+        CheckpointError: A state holds more than tensors and plain values, which `load` would refuse. An earlier file
+            of this name stays.
     """
     value = {"version": VERSION, "round": round_number, "plan": plan.dumps(), "parts": dict(states)}
     with replacing(path) as file:
@@ -103,6 +108,22 @@ def save(path: Path, round_number: int, plan: Plan, states: Mapping[str, Mapping
         torch.save(value, cast("IO[bytes]", output))
         if output.error is not None:
             raise output.error
+        file.flush()
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe or a device can't be read again
+            _check_plain(path, f"/proc/self/fd/{file.fileno()}")
+
+
+def _check_plain(path: Path, written: str) -> None:
+    """Raise CheckpointError if `load` would refuse the states in the file `written`. Reads no tensor."""
+    try:
+        torch.load(written, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} was not written: a state holds more than tensors and plain values, such as a number of NumPy or a "
+            "path; leave it out, or turn it into a plain value",
+            rule="not-plain",
+            file=path,
+        ) from error
 
 
 class _Output:

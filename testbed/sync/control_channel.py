@@ -138,7 +138,11 @@ class ControlChannel:
 def unreached(roster: Mapping[str, tuple[str, int]]) -> tuple[str, ...]:
     """Return the members of `roster` to which no connection can be opened within REACHED_S."""
     deadline = time.monotonic() + REACHED_S
-    with closing(ReachCheck(roster)) as check:
+    try:
+        opened = ReachCheck(roster)
+    except OSError:  # this process may open no more files, so that nothing is known
+        return ()
+    with closing(opened) as check:
         while (left_s := deadline - time.monotonic()) > 0 and not check.step(left_s):
             pass
         return tuple(sorted(check.unreached))

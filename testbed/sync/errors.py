@@ -22,7 +22,10 @@ class Stopped(SyncError):
 
 
 class CheckpointError(SyncError):
-    """A file is not a checkpoint, holds other parts than were asked for, or has a state that does not fit its part."""
+    """A file is not a checkpoint, holds other parts than were asked for, or has a state that does not fit its part.
+
+    Or a state can't be saved, because it holds more than tensors and plain values.
+    """
 
 
 class Halted(SyncError):

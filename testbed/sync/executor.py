@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakMethod
 
@@ -59,7 +59,7 @@ class Work(Generic[T]):
         return self._future.result()
 
     def then(self, call: Callable[[Work[T]], None]) -> None:
-        """Call `call(work)` when the round has ended, on the thread that ended it."""
+        """Call `call(work)` when the round has ended: on the thread that ended it, or at once if it has ended."""
         self._future.add_done_callback(lambda _: call(self))
 
 
@@ -86,8 +86,17 @@ class AsyncExecutor:
             self._pools = starts, ends
         starting, ending = self._pools
         started = starting.submit(start)
-        self._last = ending.submit(lambda: started.result()())
-        return Work(self._last)
+
+        def end() -> T:
+            try:
+                second = started.result()
+            except CancelledError:
+                raise SyncError("the session ended before this round began", rule="closed") from None
+            return second()
+
+        last = ending.submit(end)
+        self._last = last
+        return Work(last)
 
     @property
     def busy(self) -> bool:

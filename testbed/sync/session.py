@@ -209,9 +209,18 @@ class Session(ControlledMember, StrategyMethods):
 
         Every member must use all of the model's parameters in each step. With `find_unused_parameters=True` a parameter
         that is unused at one member would keep its own gradient there, and get the mean at the others.
+
+        Raises:
+            ValueError: The run is elastic. A member joins with a round, and gets its state at the end of that step; the
+                hook has several rounds in a step.
         """
         from testbed.sync.ddp import hook_of
 
+        if self.elastic:
+            raise ValueError(
+                "the hook has a round for each bucket of a step, which leaves members no moment to come back: use "
+                "session.gradients(model, optimizer), or start the controller without --quorum"
+            )
         return hook_of(self)
 
     def _begin(
@@ -272,6 +281,7 @@ class Session(ControlledMember, StrategyMethods):
 
         Raises:
             OSError: The file can't be written; names it. An existing file stays as it is.
+            CheckpointError: A state holds more than tensors and plain values. An existing file stays as it is.
         """
         # Before the round is read, because a strategy waits for the rounds under way. A module's state refers to its
         # tensors, so these rounds change it, too.

@@ -13,7 +13,7 @@ import torch
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.sync.checkpoint import StateDictFns
+from testbed.sync.checkpoint import StateDictFns, save
 from testbed.sync.strategies import Gradients
 from testbed.sync.strategies.strategy import Strategy
 from tests.sync.plans import chain, names
@@ -151,3 +151,12 @@ def test_a_full_disk_is_an_error_that_names_the_file() -> None:
     with pytest.raises(OSError) as caught:
         sync.checkpoint.save(Path("/dev/full"), 3, PLAN, {"model": {"weights": torch.ones(100_000)}})
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
+
+
+def test_a_state_that_could_not_be_read_again_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    save(path, 1, PLAN, {"model": {"w": torch.ones(2)}})
+    with pytest.raises(sync.CheckpointError) as caught:
+        save(path, 2, PLAN, {"model": {"w": torch.ones(2), "where": Path("x")}})
+    assert caught.value.rule == "not-plain" and sync.load(path).round == 1
+    assert [*tmp_path.iterdir()] == [path]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import threading
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,6 +72,12 @@ def test_a_member_that_waits_to_join_says_whom_it_can_t_reach(monkeypatch: pytes
                     channel.greet(Hello("a", address), PATIENCE_S)
                 assert isinstance(decode(lines.readline()), Hello)
                 assert decode(lines.readline()) == Unreached("a", ("b",))
+
+
+def test_members_to_which_no_socket_can_be_opened_are_not_unreached(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr(control_channel, "ReachCheck", Mock(side_effect=refused))
+    assert control_channel.unreached({"b": ("127.0.0.1", 9)}) == ()
 
 
 class Secured:

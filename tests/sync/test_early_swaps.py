@@ -275,6 +275,37 @@ def test_a_root_that_can_t_reach_a_member_leaves_the_plan_to_the_next_round_amon
     assert alone.plan.epoch == 0 and alone.plans.confirmed == 2
 
 
+def test_no_connection_of_an_aborted_commit_is_closed_with_an_unread_promise(alone: AllReduceGroup) -> None:
+    """The kernel would reset the connection, and would not repeat an abort that was lost."""
+    told: list[tuple[str, str]] = []
+
+    class Peer:
+        def __init__(self, name: str) -> None:
+            self._name, self._late = name, name == "m2"
+
+        def send(self, message: SwapMessage) -> None:
+            told.append((self._name, message.step.name))
+
+        def receive(self) -> SwapMessage:
+            told.append((self._name, "read"))
+            if self._late:
+                self._late = False
+                raise TimeoutError
+            return SwapMessage(SwapStep.PROMISE, 2, 1)
+
+        def close(self) -> None:
+            told.append((self._name, "closed"))
+
+    alone.plans.keep(halves(2, ("m0", "m1")))
+    peers = {name: Peer(name) for name in MEMBERS[1:]}
+    alone.swaps.connect = lambda name, _: peers[name]
+    commit = alone.swaps.confirm(2)
+    assert commit is not None
+    commit()
+    assert [told.count((name, "read")) for name in MEMBERS[1:]] == [1, 2, 1]
+    assert {what for _, what in told[-3:]} == {"closed"}
+
+
 def test_garbage_on_a_connection_between_members_is_refused() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -14,10 +14,11 @@ import pytest
 from testbed.errors import NO_THREAD
 from testbed.sync.control_connection import ControlConnection
 from testbed.sync.errors import SyncError
+from testbed.sync.executor import AsyncExecutor
 from testbed.sync.reports import ProgressReporter
 from testbed.sync.transport import Listener, sockets
 from tests.sync.keys import settings_of
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
@@ -63,3 +64,31 @@ def test_each_part_of_a_member_names_the_thread_for_which_there_is_no_room(
     with pytest.raises(SyncError) as caught:
         begin()
     assert named in str(caught.value)
+
+
+def test_a_round_that_never_began_ends_with_an_error_that_says_so() -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def first() -> Callable[[], int]:
+        begun.set()
+        assert goes_on.wait(PATIENCE_S)
+        return lambda: 1
+
+    executor = AsyncExecutor("a")
+    works = [executor.begin(first), executor.begin(lambda: lambda: 2)]
+    assert begun.wait(PATIENCE_S)
+    assert executor._pools is not None
+    starting = executor._pools[0]
+
+    def cancelled() -> bool:
+        with starting._shutdown_lock:  # held until the jobs that wait are cancelled
+            return bool(starting._shutdown)
+
+    closing = threading.Thread(target=executor.close)
+    closing.start()
+    until(cancelled)
+    goes_on.set()
+    with pytest.raises(SyncError) as caught:
+        works[1].wait()
+    closing.join()
+    assert caught.value.rule == "closed" and works[0].wait() == 1

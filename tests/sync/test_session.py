@@ -586,3 +586,15 @@ def test_a_report_refuses_figures_for_which_the_controller_would_exclude_the_mem
 
     members = names(2)
     run(tmp_path, Plan(0, members, (star(members, "m0"),)), work)
+
+
+def test_the_hook_of_many_rounds_a_step_is_refused_in_an_elastic_run(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> str:
+        with pytest.raises(ValueError) as caught:
+            _ = session.ddp_hook
+        return str(caught.value)
+
+    members = names(2)
+    with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job()) as controller:
+        controller.lease_s = 30.0
+        assert all("session.gradients" in said for said in run_with(controller, work).values())

@@ -28,6 +28,7 @@ import logging
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -335,14 +336,19 @@ class EarlySwaps:
             self._close(peers)
 
     def _commit(self, epoch: int, peers: Collection[SwapPeer]) -> None:
-        begun = [self.promise(epoch)]
+        begun, unread = [self.promise(epoch)], deque(peers)
         try:
             for peer in peers:
                 peer.send(SwapMessage(SwapStep.PREPARE, epoch))
-            begun += [_promised(peer, epoch) for peer in peers]
+            while unread:
+                begun.append(_promised(unread[0], epoch))
+                unread.popleft()
         except (OSError, SyncError):
             _tell(peers, SwapMessage(SwapStep.ABORT, epoch))
             self.abort(epoch)
+            for peer in unread:  # closing a socket with unread data resets it, and a lost abort is not sent again
+                with suppress(OSError, SyncError):
+                    peer.receive()
             raise
         first = 1 + max(begun)
         _tell(peers, SwapMessage(SwapStep.COMMIT, epoch, first))

@@ -73,7 +73,7 @@ class Membership(ControlledMember):
             survives: Go on without a lost member once the controller says so, instead of failing.
 
         Raises:
-            ValueError: The assignment is malformed.
+            ValueError: The assignment is malformed, or the codec can't count the model's parameters.
             SyncError: The kernel lacks the job's congestion control, or no other thread can be started.
         """
         if met.job.congestion:

@@ -96,11 +96,19 @@ class MessageCodec:
             members: The names of all members, in the same order at each.
             elements: The number of the model's parameters, float32.
             codec: The codec of CodedElements.
+
+        Raises:
+            ValueError: The codec can't count this many parameters.
         """
         self.members = members
         self._elements = elements
         self._codec = codec
         self._counts = codec.size(2) != 2 * codec.size(1)
+        if self._counts and elements >= 2**31:
+            raise ValueError(
+                f"the codec {codec.name} takes models of fewer than 2^31 parameters, and this model has {elements}: "
+                "use fp16, bf16 or fp32"
+            )
         coded = codec.most(elements) + COUNT.itemsize if elements else 0
         self.most_bytes = max(4 * elements, coded, BYTES_A_PAIR * len(members) * (len(members) + 1))
 

@@ -74,10 +74,6 @@ class PowerSgd:
         """Return the residuals and the last Q, with which the next step begins."""
         return {"q": [q.clone() for q in self._q], "residuals": [one.clone() for one in self._residuals]}
 
-    def handover(self) -> dict[str, Any]:
-        """Return the state for a member that joins: the last Q, and residuals of zeros."""
-        return {**self.state_dict(), "residuals": [torch.zeros_like(one) for one in self._residuals]}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
         self._q = [q.clone() for q in state["q"]]
@@ -174,9 +170,8 @@ class Gradients(Strategy):
         return {"residual": self._residual.state(), "powersgd": powersgd}
 
     def handover(self) -> dict[str, Any]:
-        """Return the state for a member that joins, which starts without residuals."""
-        powersgd = self._powersgd.handover() if self._powersgd else None
-        return {"residual": None, "powersgd": powersgd}
+        """Return the state for a member that joins, which starts without residuals. Nobody joins under PowerSGD."""
+        return {"residual": None, "powersgd": None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the residuals of codecs and PowerSGD, which `state_dict` returned."""

@@ -50,7 +50,7 @@ class LocalSgd(Periodic):
     def after_step(self) -> None:
         """Count the step, and run a round after each `every` steps."""
         self._steps += 1
-        if self._steps == self._began + self._every:
+        if self._steps >= self._began + self._every:  # a restored state may be of a longer period
             self._begin(self._fragment)
             self._finish(self._fragment)
             self._end_period()

@@ -35,3 +35,11 @@ def test_a_whole_model_fits_into_a_message_whatever_its_values_are(name: str) ->
     codec, values = by_name(name), torch.arange(1.0, 1001.0)
     messages = MessageCodec(("a", "b"), len(values), codec)
     assert len(codec.encode(values)) + COUNT.itemsize <= messages.most_bytes
+
+
+@pytest.mark.parametrize("name", ["int8", "topk:0.01"])
+def test_a_model_whose_elements_a_codec_can_not_count_is_refused(name: str) -> None:
+    MessageCodec(("a", "b"), 2**31 - 1, by_name(name))
+    with pytest.raises(ValueError, match="fp16"):
+        MessageCodec(("a", "b"), 2**31, by_name(name))
+    MessageCodec(("a", "b"), 2**31, by_name("fp16"))

@@ -304,13 +304,6 @@ def test_a_member_that_joins_starts_without_the_residuals_of_its_source() -> Non
     assert handed_over["local"]["fragments"][0]["residual"] is None
     assert torch.equal(local.state_dict()["gradients"]["residual"], left_out)
 
-    low_rank = Gradients(nobody, parameters, powersgd=PowerSgd(1))
-    factors = {"q": [torch.ones(3, 1)], "residuals": [torch.ones(2, 3)]}
-    low_rank.load_state_dict({"residual": None, "powersgd": factors})
-    handed_over = low_rank.handover()["powersgd"]
-    assert torch.equal(handed_over["q"][0], torch.ones(3, 1))
-    assert torch.equal(handed_over["residuals"][0], torch.zeros(2, 3))
-
 
 @pytest.mark.local
 def test_the_hooks_are_gone_afterwards(tmp_path: Path) -> None:
