@@ -9,7 +9,7 @@ Source: Iacob et al. 2025, arXiv 2505.22549, by its abstract and others' account
 K_u = 3 K_x and K_v = 6 K_x: a moment that changes more slowly is averaged less often. So members send half of local
 Adam's bytes (`first: 1`, `second: 1`), and with K_x = 256 a 170th of those of all-reduce at each step.
 
-All means due after a step take one round, uncompressed. With an optimizer without moments DES-LOC is local SGD.
+All means due after a step take one round, uncompressed. With SGD DES-LOC is local SGD.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class DesLoc(Strategy):
     def after_step(self) -> None:
         """Count a step, and average what is due after `every` steps."""
         self._steps += 1
-        if self._steps == self._options.every:
+        if self._steps >= self._options.every:  # a restored state may be of a longer period
             self._average()
 
     def settle(self) -> None:

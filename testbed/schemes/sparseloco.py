@@ -130,7 +130,7 @@ class SparseLoCo(Strategy):
     def after_step(self) -> None:
         """Count a step, and reduce what changed after `every` steps."""
         self._steps += 1
-        if self._steps == self._options.every:
+        if self._steps >= self._options.every:  # a restored state may be of a longer period
             self._step_out()
 
     def settle(self) -> None:

@@ -138,7 +138,8 @@ def moments_of(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.op
         next((its.state[one] for its in optimizers if "exp_avg_sq" in its.state.get(one, {})), None)
         for one in parameters
     ]
-    if not any(found) and not any(isinstance(its, torch.optim.Adam | torch.optim.AdamW) for its in optimizers):
+    kinds = torch.optim.Adam | torch.optim.AdamW | torch.optim.NAdam | torch.optim.RAdam
+    if not any(found) and not any(isinstance(its, kinds) for its in optimizers):
         return []
     moments: list[torch.Tensor] = []
     for parameter, state in zip(parameters, found, strict=True):
@@ -182,13 +183,19 @@ def check(parameters: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.O
 
 
 def _check_inner(scheme: Scheme, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raise Misfit where PyTorch's own optimizers are others than the one that is part of the scheme."""
+    """Raise Misfit if PyTorch's own optimizers are not those that the scheme works with."""
     kinds = [type(optimizer) for optimizer in optimizers]
     names = {kind.__name__.lower() for kind in kinds}
     known = all(kind.__module__.startswith("torch.optim.") for kind in kinds)
-    if known and isinstance(scheme.inner, str) and scheme.inner and scheme.inner not in names:
-        rule = f"the members of {scheme.name} step by {scheme.inner}, not by {' and '.join(sorted(names))}"
-        raise Misfit("optimizer", rule, f"torch.optim.{scheme.inner.capitalize()}, alone or beside others")
+    if not known or not scheme.inner:
+        return
+    if isinstance(scheme.inner, str):
+        if scheme.inner not in names:
+            rule = f"the members of {scheme.name} step by {scheme.inner}, not by {' and '.join(sorted(names))}"
+            raise Misfit("optimizer", rule, f"torch.optim.{scheme.inner.capitalize()}, alone or beside others")
+    elif others := sorted(names - {*scheme.inner} - {"nadam", "radam"}):  # these two have Adam's moments
+        rule = f"{scheme.name} does not average the moments of {' and '.join(others)}"
+        raise Misfit("optimizer", rule, f"one of torch.optim: {', '.join(scheme.inner)}")
 
 
 def check_alike(session: Session, parameters: Sequence[torch.Tensor]) -> None:

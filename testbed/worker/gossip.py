@@ -46,6 +46,7 @@ def train(rendezvous: Rendezvous, scheme: Scheme, folder: Path) -> None:
         participant = participant_of(rendezvous.name, tuple(rendezvous.welcome.roster), rendezvous.job, model)
         codec = by_name(node.rules.get("codec", PLAIN.name))
         membership = Membership(rendezvous, participant, steps.figures, codec, scheme.survives)
+        steps.entered = lambda: membership.rounds
     with membership:
         flat.scatter(membership.train(steps), model.parameters)
         membership.finish(model.digest(), model.evaluate())
@@ -79,6 +80,8 @@ class PacedSteps:
     """
 
     def __init__(self, model: Learner, work: Workload, node: NodeConfiguration) -> None:
+        #: Returns the iteration that the member has entered; without it, an iteration has the declared number of steps.
+        self.entered: Callable[[], int] | None = None
         self._model = model
         self._node = node
         self._evaluate_every = work.evaluate_every
@@ -124,9 +127,9 @@ class PacedSteps:
 
     def _is_due(self, step: int) -> bool:
         """Return whether to evaluate before a step, counted over all iterations; if so, count it as done."""
-        entered, taken = divmod(step, self._node.steps)
-        if taken or self._node.evaluates is None:
+        if self._node.evaluates is None:
             return False
+        entered = step // self._node.steps if self.entered is None else self.entered()
         period, phase = self._node.evaluates
         # A member that skips iterations may skip the one with an evaluation.
         if entered % period != phase or entered // self._evaluate_every <= self._evaluated:

@@ -191,3 +191,26 @@ def test_another_scheme_goes_on_and_it_after_that(tmp_path: Path, name: str, oth
     results = run(tmp_path, plan, work)
     for turn in range(3):
         alike({member: at[turn] for member, at in results.items()})
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "muloco", "sparseloco", "des_loc"])
+def test_a_shorter_period_goes_on_from_the_middle_of_a_longer_one(tmp_path: Path, name: str) -> None:
+    def work(session: sync.Session) -> int:
+        net, scheme = model(), SCHEMES[name]
+        optimizer = torch.optim.AdamW(net.parameters())
+
+        def made(every: int) -> Strategy:
+            parameters = list(net.parameters())
+            training = RoundTraining(session, parameters, 1.0, moments=lambda: moments_of(parameters, [optimizer]))
+            built: Strategy = scheme.algorithm.build(scheme.read({**OPTIONS[name], "every": every}), training)
+            return built
+
+        before, after = made(8), made(4)
+        for _ in range(5):
+            before.after_step()
+        after.load_state_dict(before.state_dict())
+        after.after_step()
+        return session.rounds
+
+    plan = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), codec=SCHEMES[name].codec)
+    assert all(run(tmp_path, plan, work).values())

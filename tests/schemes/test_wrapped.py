@@ -191,13 +191,14 @@ def test_a_plan_that_is_not_for_the_scheme_is_refused(scheme: str, plan: Plan, n
 
 
 @pytest.mark.local
-def test_an_optimizer_in_place_of_the_scheme_s_own_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "own"), [("muloco", "Muon"), ("des_loc", "adamw")])
+def test_an_optimizer_in_place_of_the_scheme_s_own_is_refused(name: str, own: str, tmp_path: Path) -> None:
     def work(session: sync.Session) -> None:
         net = model()
-        with schemes.wrap(net, sgd(net), "muloco", session=session):
+        with schemes.wrap(net, torch.optim.RMSprop(net.parameters()), name, session=session):
             pass
 
-    with pytest.raises(Misfit, match="Muon") as caught:
+    with pytest.raises(Misfit, match=own) as caught:
         run(tmp_path, PLAN, work)
     assert caught.value.name == "optimizer"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -114,6 +115,20 @@ def test_the_evaluating_member_evaluates_as_its_rounds_begin(
         if "test_loss" in steps.figures().metrics:
             evaluated.append(step)
     assert evaluated == before
+
+
+def test_a_member_whose_iterations_are_others_steps_evaluates_by_iterations(tmp_path: Path) -> None:
+    write_digits(tmp_path)
+    place = NodeConfiguration("decoupled_diloco", (), (), {}, (), {}, steps=24)
+    work = workload(model="svm", batch=8, evaluate_every=2)
+    model = learner.make(work, tmp_path, torch.device("cpu"))
+    steps, evaluated, iterations = PacedSteps(model, work, place), [], [0, 1, 2, 2, 5, 6, 6]
+    for step, entered in enumerate(iterations):
+        steps.entered = partial(int, entered)
+        steps(gathered(model), step)
+        if "test_loss" in steps.figures().metrics:
+            evaluated.append(step)
+    assert evaluated == [0, 2, 4, 5]
 
 
 def test_a_member_that_joins_again_goes_on_with_its_next_batch(tmp_path: Path) -> None:

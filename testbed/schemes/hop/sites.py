@@ -133,6 +133,11 @@ class SiteWorker(TrainingMember):
         self._iterations = iterations
         self._tasks: list[SiteTask] = []
 
+    @property
+    def patience(self) -> int:
+        """Four: in one iteration the leader waits for acknowledgements, the site's step, an update and a token."""
+        return 4
+
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Keep the leader's task until the program comes to it."""
         if not isinstance(message, SiteTask):

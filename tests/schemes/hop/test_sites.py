@@ -63,6 +63,13 @@ def test_a_sites_step_is_the_mean_of_its_members(rules: HopRules) -> None:
             assert torch.equal(made[name].parameters, made[leader].parameters)
 
 
+def test_a_worker_waits_as_long_as_its_leader_may() -> None:
+    """In one iteration for acknowledgements, its site's step, an update and a token, each up to the timeout."""
+    leader, worker = "s0-w0", "s0-w1"
+    made = parties(HopRules(), 1, Quadratics(EVERYBODY, Random(1)))
+    assert made[worker].patience == 4 * made[leader].patience
+
+
 class Gaps(Watcher):
     """Asserts that the leaders keep their bounds."""
 
