@@ -187,7 +187,8 @@ class Knowledge:
                 known.pop(name, None)
         for pair in {*old.routes, *routes}:
             route = routes.get(pair, ())
-            if route != old.routes.get(pair, ()) or changed.intersection(route):
+            gone = pair not in self._declared.edges  # also where only the way back is down
+            if gone or route != old.routes.get(pair, ()) or changed.intersection(route):
                 self._measured.pop(pair, None)
                 self._unmeasured.pop(pair, None)
                 self._round_trips.redeclare(pair, now_s)

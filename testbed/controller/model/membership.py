@@ -148,9 +148,9 @@ class Leases:
         Two members can't reach each other if both report so, or one while the other has neither reported nor finished
         a round since. Members that are cut off are found once all have reported which peers they can't reach, or a
         lease after the first report. Of the parts into which the members fall, the largest goes on, or of equal ones
-        the one with the first member. If all members are joined, but the plan falls apart without the pairs that can't
-        reach each other, the plan's parts count. No member is cut off if the largest part is no quorum: then only a
-        return of the path helps.
+        the one with the first member. If all members are joined, but the plan has edges between members that can't
+        reach each other, the member with the most such edges is cut off, the last one among equals. No member is cut
+        off if the largest part is no quorum: then only a return of the path helps.
         """
         reports = {member: its for member, its in self._unreached.items() if member in present}
         dead = {
@@ -165,13 +165,16 @@ class Leases:
         if now - first_s <= self._lease_s and not set(present) - self._leaving <= reports.keys():
             return {}
         members = sorted(present)
-        parts: list[set[str]] = []
-        for candidates in (combinations(members, 2), pairs):
-            joined = nx.Graph()
-            joined.add_nodes_from(members)
-            joined.add_edges_from(pair for pair in candidates if {*pair} <= {*members} and frozenset(pair) not in dead)
-            if len(parts := list(nx.connected_components(joined))) > 1:
-                break
+        joined = nx.Graph()
+        joined.add_nodes_from(members)
+        joined.add_edges_from(pair for pair in combinations(members, 2) if frozenset(pair) not in dead)
+        parts: list[set[str]] = list(nx.connected_components(joined))
+        if len(parts) == 1:  # each tree of the plan needs all of its edges
+            used = {frozenset(pair) for pair in pairs} & dead
+            if not used:
+                return {}
+            gone = max(reversed(members), key=lambda member: sum(member in pair for pair in used))
+            parts = [{*members} - {gone}, {gone}]
         most = max(parts, key=len)
         if len(most) < quorum:
             return {}

@@ -84,7 +84,7 @@ class ReportedRound:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSummary:
+class RoundSummary(RoundSpan):
     """The summary of a complete round. Times are Unix seconds."""
 
     number: int
@@ -92,21 +92,12 @@ class RoundSummary:
     epoch: int
     #: When the first member entered the round.
     began_s: float
-    #: When the last member entered the round.
-    entered_s: float
-    #: When the last member finished the round.
-    finished_s: float
     #: Updates that members' results did not hold, over all members.
     lost: int = 0
     #: Updates that members' results held twice, over all members.
     duplicated: int = 0
     #: Each metric's mean over the members that reported it.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        """The length of the round, as `telemetry.round_span` defines it."""
-        return RoundSpan(self.entered_s, self.finished_s).seconds
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary for observers, as JSON."""

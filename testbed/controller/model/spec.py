@@ -131,7 +131,8 @@ class PlanningSpec(BaseModel):
     margin: float = Field(default=0.1, ge=0, lt=1)
     #: The number of rounds for which a plan stays in force before another may follow.
     dwell_rounds: int = Field(default=3, ge=0)
-    #: Replan only after a declared change of the network, and probe nothing.
+    #: Keep the first plan unless it uses an edge that is gone, a member joins or leaves, or a user asks for another;
+    #: probe nothing.
     hold: bool = False
     #: Whether rounds differ in size. The bytes of a round are then those that members sent in the newest rounds, and
     #: `view.model_bytes` before these.

@@ -68,21 +68,21 @@ class DecisionLog:
         views = [path for path in (out / "views").glob("*.json") if path.stem.isdecimal()]
         self._views = max((int(path.stem) for path in views), default=-1) + 1
         self._view_bytes = sum(path.stat().st_size for path in views)
-        self._limits: Constraints | None = None
+        self._limits: tuple[tuple[str, ...], Constraints] | None = None
         self._bound: Bound | None = None
         self._file = Records(out / "decisions.jsonl")
         self._estimates = Records(out / "estimates.jsonl")
         self._estimate_bytes = (out / "estimates.jsonl").stat().st_size
 
     def bound(self, view: View) -> float | None:
-        """Return the bound on a round of the view's bytes in seconds, solved again only if a capacity changed.
+        """Return the bound on a round of the view's bytes in seconds, solved again if a capacity or a member changed.
 
         Returns:
             The bound, or None if the view has no plan or more than MOST_BOUNDED members.
         """
         if len(view.members) > MOST_BOUNDED:
             return None
-        limits = Constraints.of(view)
+        limits = view.names, Constraints.of(view)
         if self._limits != limits:
             try:
                 self._bound = bound(view, self._bound)

@@ -85,11 +85,14 @@ def propose(
 
 def _with_training(proposal: Proposal, policy: Policy, dress: Dress, question: PlanQuestion) -> Proposal:
     """Return the proposal with a choice of how members train, over the trees that the proposal adopts or keeps."""
-    trees = proposal.plan if proposal.decision.adopt and proposal.plan is not None else question.current
+    adopted = proposal.plan if proposal.decision.adopt else None
+    trees = adopted or question.current
     if question.training is None or missing_edge(trees, question.view):
         return proposal
+    # Exchanges were measured over the trees in force, and say nothing about others.
+    asked = replace(question.training, exchange_s=None) if adopted else question.training
     try:
-        answer = choose_training(question.training, policy, dress, trees, question.view, proposal.predictor)
+        answer = choose_training(asked, policy, dress, trees, question.view, proposal.predictor)
     except PolicyError as error:
         return replace(proposal, decision=replace(proposal.decision, why=f"{proposal.decision.why}; {error}"))
     if answer is None or answer.plan is None:

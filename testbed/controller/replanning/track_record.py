@@ -84,6 +84,10 @@ class DeliveredSavings:
         """Record what an adopted plan promised. An earlier promise that is still open is dropped."""
         self._promise = promise
 
+    def forget_promise(self) -> None:
+        """Drop the open promise: it was made for another network."""
+        self._promise = None
+
     def round_over(self, rounds: RoundLog) -> None:
         """Settle the open promise once COMPARED whole rounds under the new plan are complete.
 
@@ -179,6 +183,8 @@ class TrackRecord:
         """
         self._since = self._group.rounds.count + 1
         self._stretches.clear()
+        if self._maker.options.view.knowledge != "oracle":  # an oracle is told the network in each period
+            self._savings.forget_promise()
 
     def take_measurements(self, now: float) -> tuple[PlanMeasurement, ...]:
         """Remove and return the stretches whose rates are known by now (Unix time), at most MEASUREMENTS.

@@ -116,11 +116,11 @@ class UnauthenticatedConnections:
     def counted(self, connection: Connection) -> Iterator[None]:
         """Count a connection as not authenticated within this context."""
         if len(self._waiting) >= MOST_UNAUTHENTICATED:
-            next(iter(self._waiting)).cut(
-                f"it sent no hello, and {MOST_UNAUTHENTICATED} other connections wait for theirs"
-            )
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]  # at once: another one that comes in this turn of the loop cuts the next
+            oldest.cut(f"it sent no hello, and {MOST_UNAUTHENTICATED} other connections wait for theirs")
         self._waiting[connection] = None
         try:
             yield
         finally:
-            del self._waiting[connection]
+            self._waiting.pop(connection, None)

@@ -416,3 +416,17 @@ def test_a_changed_path_is_no_shorter_than_declared_while_the_kernel_may_report_
     assert trips.least_s(EDGE, 0.2) == 0.2
     trips.add(EDGE, 0.05, 0.2, 10.1 + MIN_RTT_WINDOW_S)
     assert trips.least_s(EDGE, 0.2) == 0.05
+
+
+@pytest.mark.parametrize("in_a_round", [False, True])
+def test_the_trains_of_an_edge_whose_way_back_is_down_are_forgotten(in_a_round: bool) -> None:
+    view = replace(measured(sites(("a", "b", 40), ("a", "c", 40), ("c", "b", 40))), knowledge="oracle")
+    plan, chance = Plan(0, view.names, (star(view.names, "b-w0"),)), random.Random(1)
+    known = Knowledge(view)
+    observe(known, plan, view, 0, 3)
+    if in_a_round:
+        known.add_trains(transfers(view, plan, chance, 3.0)[1])
+    down = {**view.links, "a->b": replace(view.links["a->b"], up=False)}
+    assert known.redeclare(down, view.routes, 4.0) == "routes"
+    known.observe(*transfers(view, plan, chance, 4.5), 5.5)
+    assert ("b-w0", "a-w0") not in known.view(5.5).edges

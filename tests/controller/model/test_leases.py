@@ -151,7 +151,8 @@ STAR = (("a", "b"), ("a", "c"), ("a", "d"))
     ("pairs", "unreached", "gone"),
     [
         (RING, {}, set()),
-        (RING, {"c": "b", "b": "c"}, set()),
+        (RING, {"a": "c", "c": "a"}, set()),
+        (RING, {"c": "b", "b": "c"}, {"c"}),
         (RING, {"c": "abd"}, set()),
         (RING, {"a": "c", "b": "c", "c": "abd", "d": "c"}, {"c"}),
         (STAR, {"a": "bcd", "b": "a", "c": "a", "d": "a"}, {"a"}),
@@ -161,7 +162,8 @@ STAR = (("a", "b"), ("a", "c"), ("a", "d"))
     ],
     ids=[
         "none",
-        "a way is left",
+        "no edge of the plan",
+        "an edge of one of its trees",
         "one says so",
         "all say so",
         "the server",

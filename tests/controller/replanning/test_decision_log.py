@@ -42,6 +42,16 @@ def test_the_bound_is_that_of_the_view_s_bytes(tmp_path: Path) -> None:
     assert whole is not None and quarter == pytest.approx(whole / 4)
 
 
+def test_the_bound_is_that_of_the_view_s_members(tmp_path: Path) -> None:
+    """Two members without a path have as few capacities in use as one alone, which needs no time."""
+    view, _, _ = triangle(10)
+    apart = replace(view, edges={})
+    log = DecisionLog(tmp_path)
+    found = [log.bound(one) for one in (apart, apart.among(view.names[:1]), apart)]
+    log.close()
+    assert found == [None, 0.0, None]
+
+
 def test_a_decision_says_whether_its_seconds_are_a_measure_of_the_policy_s_own(tmp_path: Path) -> None:
     view, _, plan = triangle(10)
     proposal = Proposal(view, plan, Decision(False, "the policy would change nothing", 1.0, 1.0), RoundPredictor())

@@ -7,12 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.controller.replanning.decision import PlanPerformance, SwapRules
-from testbed.controller.replanning.prediction import RoundPredictor
+from testbed.controller.replanning.prediction import CHOSEN, RoundPredictor
 from testbed.controller.replanning.proposal import PlanQuestion, Proposal, propose
+from testbed.controller.replanning.training import TrainingMonitor
 from testbed.plan import Plan
 from testbed.planning import View, make_policy
 from testbed.planning.bound import bound
+from testbed.planning.conductor import SchemeCatalog
+from testbed.schemes import TRAITS
 from tests.controller.plans import triangle
+from tests.controller.replanning.test_training import GRADIENTS, JOB, reported
 
 pytestmark = pytest.mark.pure
 
@@ -57,3 +61,21 @@ def test_neither_plan_is_expected_to_take_less_than_the_bound(direct: float, rou
     least_s = bound(found.view).seconds * (1 - 1e-6)
     assert found.decision.proposed_s >= least_s
     assert found.decision.current_s is not None and found.decision.current_s >= least_s
+
+
+def test_exchanges_over_the_old_trees_do_not_correct_the_new_ones() -> None:
+    view, current, _ = triangle(5)
+    current = replace(current, training=GRADIENTS)
+    monitor = TrainingMonitor(400, 0.1, JOB, SchemeCatalog(TRAITS))
+    for number in range(1, 9):
+        monitor.round_over(reported(number, current, number, 1, dict.fromkeys(current.members, 0.1)), current)
+    performance = PlanPerformance(10, whole_s=(7.0, 7.0), since_fall=0)
+    question = PlanQuestion(
+        view, {}, current, (), performance, RoundPredictor(), training=monitor.question([7.0], current)
+    )
+    policy = make_policy("mst")
+    found = propose(policy, lambda plan, _: replace(plan, training=GRADIENTS), RULES, question, lambda: 0.0)
+    assert found.training is not None
+    flat = next(its for its in found.training.verdict.terms if its.candidate == "gradients, fp32")
+    expected_s = CHOSEN * RoundPredictor().simulate(policy.plan(view), view)
+    assert flat.exchange_s == pytest.approx(expected_s, rel=0.01)

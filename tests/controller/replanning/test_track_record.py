@@ -100,6 +100,23 @@ def test_a_swap_for_shorter_rounds_alone_promises_a_saving(
         assert track.performance(now).delivered == delivered
 
 
+def test_a_swap_is_not_held_to_its_promise_over_another_network(tmp_path: Path) -> None:
+    view = mesh()
+    with simulated(spec_of(view, hold=True), tmp_path, view, seed=0) as fleet:
+        track = TrackRecord(fleet.group, fleet.maker)
+        fleet.run(COMPARED + 1)
+        last, now = fleet.group.plans.plan, fleet.group.clocks.unix()
+        decision = Decision(adopt=True, why="", current_s=2.0, proposed_s=1.0)
+        track.adopted(replace(last, epoch=last.epoch + 1), last, decision, PlanRequest("period"), True)
+        track.redeclare()
+        for number in range(fleet.round, fleet.round + COMPARED + 1):
+            for name in view.names:
+                fleet.group.rounds.add(Report(name, number, last.epoch + 1, now, now + 60.0, 0.1, 0.0, 0, 0, 0, 0))
+            now += 60.0
+        track.round_over()
+        assert track.performance(now).delivered == 1.0
+
+
 def test_a_plan_is_not_held_to_what_another_one_promised(tmp_path: Path) -> None:
     """Members may refuse the plan that was adopted, or a lost member bring another one."""
     view = mesh()

@@ -7,7 +7,7 @@ import gc
 import json
 import socket
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -321,3 +321,12 @@ async def test_the_end_of_a_member_s_machine_is_noticed(tmp_path: Path) -> None:
     finally:
         writer.close()
         await controller.close()
+
+
+def test_connections_that_come_in_one_turn_each_cut_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_UNAUTHENTICATED", 2)
+    waiting, made = connection.UnauthenticatedConnections(), [Mock() for _ in range(5)]
+    with ExitStack() as counted:
+        for one in made:
+            counted.enter_context(waiting.counted(one))
+        assert [one.cut.called for one in made] == [True, True, True, False, False]
