@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,6 +20,7 @@ from testbed.cli.console import (
     api_port,
     bad_input,
     err,
+    need_root,
     out,
     progress_display,
 )
@@ -115,7 +117,7 @@ def sweep(
     """Run an experiment at every combination of a sweep's values, with every seed, as often as the file says."""
     from testbed.cli.sweep_progress import SweepProgress
     from testbed.cli.tables import print_comparison
-    from testbed.run.sweep.sweep import make_sweep
+    from testbed.run.sweep.sweep import make_sweep, planned_sweep
     from testbed.spec.sweep import Sweep
 
     if renew and on is not None:
@@ -126,8 +128,9 @@ def sweep(
     display = progress_display(quiet, beside_output=json_, port=api_port(open_, port))
     with _interruptible(on):
         loaded = Sweep.load(file)
-        if on is None:
-            need_root_for(loaded.experiment, changes)
+        if on is None and os.geteuid() != 0:
+            planned_sweep(loaded, changes)  # wrong input first
+            need_root()
         make = _make(on, strict, display, renew)
         compared, folder = make_sweep(
             loaded, resume, make, lambda planned: SweepProgress(display.console, planned), changes

@@ -120,7 +120,7 @@ def _lines(finding: Finding, margin: int) -> Iterator[Text]:
 
 
 cluster_app = typer.Typer(
-    no_args_is_help=True, help="Start, inspect and stop a cluster of machines, for sweeps and split networks."
+    no_args_is_help=True, help="Start, inspect and stop a cluster of machines, on which sweeps and comparisons run."
 )
 
 

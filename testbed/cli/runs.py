@@ -98,9 +98,18 @@ def export(
         if target.is_symlink():
             raise bad_input(f"{target}: is a link, which this command does not follow", "--out DIR")
         remove_links(target, records[0])
+    folder = target or Path("runs/comparison")
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    written: list[Path] = []
     with interruptible_verb("; files that were written until then stay"):
-        for file in write(records, target or Path("runs/comparison"), [known[name] for name in form.split(",")]):
-            typer.echo(file)
+        try:
+            for file in write(records, folder, [known[name] for name in form.split(",")]):
+                written.append(file)
+                typer.echo(file)
+        finally:
+            inside = {above for file in written for above in file.parents if folder in above.parents}
+            files = folder.rglob("*") if folder in made else (*inside, *written)
+            give_back([*made, *files])
 
 
 @app.callback(invoke_without_command=True)

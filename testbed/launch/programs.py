@@ -18,7 +18,7 @@ from testbed.emulation.process import send_signal, wait_status
 from testbed.errors import ending_of
 from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.output import Output, Told
-from testbed.launch.program import StartedProgram, Starter
+from testbed.launch.program import ENGINE_S, StartedProgram, Starter
 from testbed.launch.ranks import Rank
 
 #: Seconds between two calls of `look`.
@@ -106,7 +106,9 @@ class Programs:
             LaunchFailed: A worker has ended, or the engine failed.
         """
         self._starting.start()
-        self._starting.join()
+        self._starting.join(2 * ENGINE_S * len(self._ranks))  # an engine that answers has ENGINE_S for each
+        if self._starting.is_alive() and not self._failures:
+            raise LaunchFailed("the Docker engine does not answer the start of a program; `testbed doctor` looks at it")
         if self._failures:
             raise self._failures[0]
 
@@ -134,17 +136,17 @@ class Programs:
         """End the programs that still run and all that they have started, and read the rest of their output."""
         self._over = True
         if self._starting.ident is not None:
-            self._starting.join()  # the engine can't undo a start under way, and does not list it yet
-        for name in self._programs:
+            self._starting.join(ENGINE_S)  # the engine can't undo a start under way, and does not list it yet
+        for name in [*self._programs]:  # a start that still hangs may add one
             with suppress(BadCommand, LaunchFailed, *ENGINE_ERRORS):
                 self._open(name)
-        for descriptor in self._descriptors.values():
+        for descriptor in [*self._descriptors.values()]:
             if descriptor is not None:
                 send_signal(descriptor, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
-        while any(self._descriptors.values()) and (left_s := deadline - time.monotonic()) > 0:
+        while any([*self._descriptors.values()]) and (left_s := deadline - time.monotonic()) > 0:
             self._ended(left_s)
-        for descriptor in self._descriptors.values():
+        for descriptor in [*self._descriptors.values()]:
             if descriptor is not None:  # the program ignores SIGTERM, and may have cleared its environment
                 send_signal(descriptor, signal.SIGKILL)
         label.kill_processes(self._launch, label.LAUNCH)
@@ -153,7 +155,7 @@ class Programs:
             self._closed(name)
         with suppress(*ENGINE_ERRORS):
             self._starter.end()
-        for output in self._outputs.values():
+        for output in [*self._outputs.values()]:
             output.join(PASSED_ON_S)
 
     def check(self) -> None:
@@ -185,7 +187,7 @@ class Programs:
 
     def _ended(self, timeout_s: float) -> list[str]:
         """Wait until a program ends, at most for this time, and return those that have ended, in that order."""
-        names = {descriptor: name for name, descriptor in self._descriptors.items() if descriptor is not None}
+        names = {descriptor: name for name, descriptor in [*self._descriptors.items()] if descriptor is not None}
         if not names:
             return []
         ended = [descriptor for descriptor, _ in self._ends.poll(timeout_s)]

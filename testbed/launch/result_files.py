@@ -183,11 +183,13 @@ def _shown(path: Path) -> str:
 
 
 def _free_path(inside: Path, target: Path) -> Path:
-    """Return the path for a file in `target`: its own path, or that below BESIDE if another file has it."""
-    place = target / inside
+    """Return a free path for a file in `target`: its own, or the same below a folder BESIDE.
+
+    If that is taken too, `~` is added to the folder's name until it is free.
+    """
+    place, beside = target / inside, BESIDE
     while place.exists() or any(above.is_file() for above in place.parents if target in above.parents):
-        inside = BESIDE / inside
-        place = target / inside
+        place, beside = target / beside / inside, beside.with_name(f"{beside.name}~")
     return place
 
 

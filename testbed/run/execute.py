@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from rich.markup import escape
 
@@ -109,6 +109,9 @@ def execute_experiment(
         except (EmulationError, FileExistsError) as error:
             return _broken(directory, display, publish, in_full(error), error)
         except BaseException as error:
+            if isinstance(error, FileNotFoundError) and not directory.path.is_dir():
+                text = f"{directory.path} is gone: it was removed while the run went on"
+                return _broken(directory, display, publish, text, error)
             if is_of_full_disk(error):
                 disk = error.filename or directory.path
                 text = f"the disk that {disk} is on is full ({error.strerror}); make room on it"
@@ -153,15 +156,20 @@ def _execute(run: Execution, strict: bool, publish: Publish) -> Executed:
         summary = conclude(experiment, directory, outcome)
         recheck_budget(run.fits, summary["reasons"])
         page = published(directory.path, publish, display)
+    return announced(directory.path, summary, page, display)
+
+
+def announced(directory: Path, summary: Mapping[str, Any], page: Path | None, display: Display) -> Executed:
+    """Print the figures, the verdict and the report of a run that finished, and return its result."""
     for line in summary_lines(summary):
         display.say(f"  {line}")
-    color = "green" if summary["verdict"] == "trusted" else "yellow"
-    display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")
+    color = {"trusted": " green", "suspect": " yellow"}.get(summary["verdict"], "")
+    display.say(f"  verdict: [bold{color}]{summary['verdict']}[/]")
     for reason in (*summary["reasons"], *summary["notes"]):
         display.say(f"    {escape(reason)}")
     if page is not None:
         display.say(f"  report: {page}")
-    return Executed(finished=True, verdict=summary["verdict"], directory=directory.path, page=page)
+    return Executed(finished=True, verdict=summary["verdict"], directory=directory, page=page)
 
 
 def published(directory: Path, publish: Publish, display: Display) -> Path | None:

@@ -34,11 +34,18 @@ def check_parts(
     """
     return [
         *_check_elastic(spec, topology),
+        *_check_held(spec),
         *_check_link_codecs(spec, topology),
         *_check_hosts(spec, (topology, *networks.values())),
         *_check_events(spec, topology, networks, shortened),
         *spec.compute.check(topology),
     ]
+
+
+def _check_held(spec: ExperimentFile) -> Iterator[Fault]:
+    if spec.program is None and spec.controller.hold and spec.sync.scheme.conducted:
+        rule = f"the strategy {spec.sync.strategy} chooses by plans, and `hold` keeps the first one"
+        yield Fault("controller.hold", rule, "leave it out, or write another `strategy`")
 
 
 def is_possible(rate_bps: float) -> bool:
@@ -74,9 +81,13 @@ def _check_events(
             yield from _check_event(field, event, spec, topology, networks, possible.union(current.links))
             if spec.program is not None:
                 yield from _check_beside_program(field, event)
-            elif event.round is not None and event.round > (most := shortened or spec.own_train.rounds):
-                rule = f"round {event.round} never comes, because training has {most} rounds"
-                yield Fault(f"{field}.round", rule, f"a round from 1 to {most}")
+            elif event.round is not None:
+                most = shortened or spec.own_train.rounds
+                # An event follows the end of its round; members that gossip have entered theirs.
+                last = most - (spec.sync.scheme.exchange == "all-reduce")
+                if event.round > last:
+                    rule = f"nothing follows round {event.round}, because training has {most} rounds"
+                    yield Fault(f"{field}.round", rule, f"a round from 1 to {last}" if last else "a time, `at: 2s`")
             if event.swap:
                 current = networks[event.swap]
 

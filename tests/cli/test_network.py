@@ -314,6 +314,11 @@ def test_without_root(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [("run", str(experiment)), ("compare", str(experiment), "--policies", "mst"), ("sweep", str(sweep))]
     networks = [("network", "up", "three.yaml"), ("launch", "three.yaml", "--", "true"), ("worker", "add", "paris")]
     lists = [("network", "list"), ("network", "clean"), ("network", "clean", "--all")]
+    train = {key: value for key, value in EXPERIMENT["train"].items() if key != "rounds"}
+    (apart / "part.yaml").write_text(yaml.safe_dump({**EXPERIMENT, "train": train}))
+    axes = apart / "axes.yaml"
+    axes.write_text("name: both\nexperiment: part.yaml\naxes: {train.rounds: [3, 4]}\n")
+    runs.append(("sweep", str(axes)))
     for words in (*networks, *VERBS.values(), *runs, *lists):
         result = testbed(*[str(apart / word) if word == "three.yaml" else word for word in words])
         assert result.exit_code == 3, words

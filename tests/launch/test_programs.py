@@ -18,7 +18,7 @@ import pytest
 from testbed.emulation import label
 from testbed.emulation.process import wait_status
 from testbed.errors import NOT_HERE
-from testbed.launch import BadCommand
+from testbed.launch import BadCommand, LaunchFailed
 from testbed.launch.program import HostProgram, StartedProgram
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Rank
@@ -233,6 +233,20 @@ def test_a_start_that_is_under_way_at_the_end_is_ended_too(tmp_path: Path) -> No
         assert not thread.is_alive()
     assert not list(label.processes(LAUNCH, label.LAUNCH))
     assert slow.begun == ["a"]
+
+
+def test_an_engine_that_never_answers_a_start_ends_the_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.launch.programs.ENGINE_S", 0.2)
+    slow = Slow([WAITS])
+    programs = Programs(slow, [Rank("a", "a", {})], LAUNCH, tmp_path, lambda *_: None)
+    try:
+        with pytest.raises(LaunchFailed, match="engine"):
+            programs.start()
+        programs.end()
+    finally:
+        slow.answer.set()
+        programs._starting.join(PATIENCE_S)
+        programs.end()
 
 
 def test_what_a_look_finds_ends_the_waiting(start: Start) -> None:

@@ -152,3 +152,16 @@ def test_a_process_with_this_ones_mounts_is_no_container() -> None:
     own = ProcessIdentity.of(os.getpid())
     assert own is not None
     assert not has_own_mounts(own)
+
+
+def test_a_file_may_have_the_name_of_the_folder_for_second_files_of_a_name(tmp_path: Path) -> None:
+    for name in ("out", "changes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log").write_text(name)
+    (tmp_path / "out/work").write_text("a file")
+    kept = CopiedFiles()
+    for name in ("out", "changes"):
+        take(tmp_path / name, tmp_path / "kept", kept)
+    found = {str(file.relative_to(tmp_path / "kept")) for file in (tmp_path / "kept").rglob("*") if file.is_file()}
+    assert found == {"log", "work", "work~/log"} and (tmp_path / "kept/work~/log").read_text() == "changes"
+    assert kept.left_out == []

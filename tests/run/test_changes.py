@@ -90,7 +90,7 @@ def script(
 ) -> tuple[EventPlayer, Recorder]:
     other = spoilt(TOPOLOGY, "name", to="other")
     (folder / "other.yaml").write_text(yaml.safe_dump(other))
-    given = EXPERIMENT | {**settings, "events": list(events)}
+    given = spoilt(EXPERIMENT, "train", "rounds", to=4) | {**settings, "events": list(events)}
     values = {name: value for name, value in given.items() if value is not None}
     experiment = Experiment.load(write(folder, experiment=values))
     recorder = Recorder(experiment.topology)

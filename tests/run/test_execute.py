@@ -206,6 +206,31 @@ def test_a_run_whose_directory_is_removed_has_failed_and_nothing_makes_it_again(
 
 
 @pytest.mark.local
+def test_a_run_whose_directory_is_removed_at_its_end_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("testbed.run.execute.removed_at_end", lambda *_, **__: nullcontext())
+
+    def conclude(_: object, directory: RunDirectory, *more: object) -> None:
+        shutil.rmtree(directory.path)
+        directory.write("summary.json", {})
+
+    monkeypatch.setattr("testbed.run.execute.conclude", conclude)
+    experiment, said = MagicMock(), io.StringIO()
+    experiment.name = "pair"
+    done = execute_experiment(
+        experiment,
+        "pair",
+        False,
+        write_report,
+        Display(Console(file=said, width=500)),
+        lambda its, directory, display: MagicMock(experiment=its, directory=directory, display=display),
+    )
+    assert not done.finished and "is gone" in said.getvalue()
+
+
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("error", "reason"), [(KeyboardInterrupt(), "interrupted"), (AssertionError(), "AssertionError")]
 )

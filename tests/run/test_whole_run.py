@@ -91,7 +91,7 @@ HELD_UP_MS = 20e3
 
 
 def test_a_plan_swap_pauses_less_than_a_round(smoke: Running) -> None:
-    """Than a slow one, but for what other tests hold it up: benchmarks/swap.py measures it where nothing else runs."""
+    """Than a slow one, but for what other tests hold it up."""
     value = smoke.summary
     round_ms = 1e3 * value["sync"]["seconds_per_round"]["p95"]
     # Too early in a run there is nothing to compare with, and the pause is not known.

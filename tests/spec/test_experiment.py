@@ -269,6 +269,10 @@ ADDED: dict[str, Any] = {"down": ["dallas", "tokyo"]}
 CHANGE: dict[str, Any] = {"change": {"link": "paris->tokyo", "rate": "1mbit"}}
 
 
+#: An event may follow each of three rounds.
+LONGER = spoilt(EXPERIMENT, "train", "rounds", to=4)
+
+
 @pytest.mark.parametrize(
     ("events", "field"),
     [
@@ -288,7 +292,7 @@ CHANGE: dict[str, Any] = {"change": {"link": "paris->tokyo", "rate": "1mbit"}}
         ([{"round": 2, **THERE}, {"round": 1, **ADDED}], "events.1.down"),
         ([{"round": 1, **THERE}, {"round": 3, **BACK}, {"round": 2, **REMOVED}], "events.2.down"),
         ([{"at": "5s", **THERE}, {"round": 1, **THERE}, {"at": "6s", **REMOVED}], "events.2.down"),
-        ([{"round": EXPERIMENT["train"]["rounds"] + 1, **REMOVED}], "events.0.round"),
+        ([{"round": LONGER["train"]["rounds"], **REMOVED}], "events.0.round"),
     ],
 )
 def test_events_are_checked_against_the_networks_that_may_be_in_force_then(
@@ -301,17 +305,23 @@ def test_events_are_checked_against_the_networks_that_may_be_in_force_then(
     other = spoilt(TOPOLOGY, "links", 0, to={"between": ["dallas", "tokyo"], "rate": "1mbit", "delay": "1ms"})
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
     if field is None:
-        Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": events}))
+        Experiment.load(write(tmp_path, experiment=LONGER | {"events": events}))
     else:
-        assert refused(tmp_path, EXPERIMENT | {"events": events}).fields == (field,)
+        assert refused(tmp_path, LONGER | {"events": events}).fields == (field,)
+
+
+def test_a_strategy_that_chooses_by_plans_keeps_none(tmp_path: Path) -> None:
+    chosen = EXPERIMENT | {"sync": {"strategy": "auto", "policy": "auto"}}
+    assert Experiment.load(write(tmp_path, experiment=chosen)).spec.sync.scheme.conducted
+    assert refused(tmp_path, chosen | {"controller": {"hold": True}}).fields == ("controller.hold",)
 
 
 def test_a_shortened_run_keeps_its_file_s_later_events(tmp_path: Path) -> None:
-    file = write(tmp_path, experiment=EXPERIMENT | {"events": [{"round": 3, "down": "paris-tokyo"}]})
+    file = write(tmp_path, experiment=LONGER | {"events": [{"round": 3, "down": "paris-tokyo"}]})
     assert Experiment.load(file).shortened_from is None
-    assert Experiment.load(file, {"train.rounds": "2"}).shortened_from == 3
-    assert Experiment.load(file, {"train.rounds": "4"}).shortened_from is None
-    later = EXPERIMENT | {"events": [{"round": 4, "down": "paris-tokyo"}]}
+    assert Experiment.load(file, {"train.rounds": "2"}).shortened_from == 4
+    assert Experiment.load(file, {"train.rounds": "5"}).shortened_from is None
+    later = LONGER | {"events": [{"round": 5, "down": "paris-tokyo"}]}
     assert refused(tmp_path, later, {"train.rounds": "2"}).fields == ("events.0.round",)
 
 

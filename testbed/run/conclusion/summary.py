@@ -24,20 +24,13 @@ START_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class RoundFigures:
-    """One round over all members. Times are Unix seconds."""
+class RoundFigures(RoundSpan):
+    """One round over all members."""
 
     number: int
     epoch: int
-    entered_s: float
-    finished_s: float
     lost: int
     duplicated: int
-
-    @property
-    def seconds(self) -> float:
-        """The length of the round, as `telemetry.round_span` defines it."""
-        return RoundSpan(self.entered_s, self.finished_s).seconds
 
 
 def rounds_of(reports: Sequence[Record], members: int) -> list[RoundFigures]:

@@ -17,6 +17,7 @@ from testbed.run.conclusion.baseline import NoSummary, read_summary
 from testbed.run.execute import Executed
 from testbed.run.sweep.planned_run import PlannedRun, Point
 from testbed.schema import decode_lines
+from testbed.spec.sweep import MOST_RUNS
 from testbed.telemetry.averages import median_of_known
 from testbed.telemetry.store import read_json
 
@@ -131,7 +132,7 @@ class LossLine(msgspec.Struct, gc=False):
     metrics: dict[str, float | None] = {}
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=MOST_RUNS)
 def read_curve(run: Path) -> Curve:
     """Return the mean loss of the members in each round of an ended run, from its directory; empty without losses.
 

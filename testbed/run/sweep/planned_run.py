@@ -93,7 +93,8 @@ def point_at(file: Path, labels: Mapping[str, str], overrides: Mapping[str, str]
 def hash_of(experiment: Experiment) -> str:
     """Return a hash of an experiment without its seed: of its values, and of the contents of the files that it names.
 
-    The paths of those files do not count. Of a command's folder, only the files that the command names count.
+    The folders of the experiment and of plug-ins do not count; other paths count as they are written. Of a command's
+    folder, only the files that the command names count.
     """
     hashed = hashlib.sha256(json.dumps(_values(experiment), sort_keys=True).encode())
     for file in (*experiment.files[1:], *program_files(experiment)):
@@ -182,9 +183,14 @@ class Variant:
 
     def overrides(self, own: str) -> dict[str, str]:
         """Return the values that the variant replaces in an experiment whose own policy is `own`."""
-        if self.options is None and self.policy == own:
+        if self.options is None and _whole(self.policy) == _whole(own):
             return {}
         return {"sync.policy": self.policy, "sync.options": as_yaml(dict(self.options or {}))}
+
+
+def _whole(policy: str) -> str:
+    """Return a policy's name, or the resolved path of its file."""
+    return str(Path(policy).resolve()) if is_file(policy) else policy
 
 
 def planned_comparison(

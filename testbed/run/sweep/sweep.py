@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from testbed.atomic_file import new_folder, remove_empty, write_text
 from testbed.run.conclusion.baseline import NoSummary
 from testbed.run.directory import RUNS, SWEEP_ROWS, SWEEPS
-from testbed.run.errors import CannotRun
+from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import Executed
 from testbed.run.sweep.comparison import FIGURES, TO_LOSS, Comparison, figures_of
 from testbed.run.sweep.planned_run import PlannedRun, Point, combinations, point_at, runs_at
@@ -145,6 +145,7 @@ def make_sweep(
     Raises:
         SpecError: The input is wrong, or the record has complete runs and `resume` is not set.
         CannotRun: This machine can't run the experiment.
+        RunFailed: The record's folder was removed meanwhile.
     """
     planned = planned_sweep(sweep, overrides)
     with SweepRecord(sweep.spec.name) as record:
@@ -198,12 +199,15 @@ class SweepRecord:
     def __exit__(self, *_: object) -> None:
         if self._records is not None:
             self._records.close()
-        give_back([self._root, self.folder.parent, self.folder, *self.folder.iterdir()])
+        inside = self.folder.iterdir() if self.folder.is_dir() else ()
+        give_back([self._root, self.folder.parent, self.folder, *inside])
         remove_empty(self._made)
         os.close(self._lock)
 
     def add(self, run: PlannedRun, executed: Executed) -> None:
-        """Add a run that has ended."""
+        """Add a run that has ended. Raises RunFailed if the record's folder was removed."""
+        if not self.folder.is_dir():
+            raise RunFailed(f"{self.folder} is gone: it was removed while the sweep went on")
         self._records = self._records or Records(self._rows)
         self._records.append(
             {

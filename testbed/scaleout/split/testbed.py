@@ -19,7 +19,7 @@ from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.network import Network
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.network.share import OWN
-from testbed.emulation.network.swap import BeforeRoutes, NetworkSwap
+from testbed.emulation.network.swap import BeforeRoutes, NetworkSwap, pairs_of
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.shaping.base import Applied, FutureStates, LinkCounters, Port, Shaper, ShapingError
 from testbed.emulation.shaping.probe import BACKENDS
@@ -181,7 +181,7 @@ class SplitNetwork(Network):
             remedy = "no such site; or name this file in a `swap` among the experiment's `events`, and start again"
             raise SpecError(topology.file, [Fault(f"sites.{unplaced[0]}", rule, remedy)])
         self.check_links(topology)
-        self.addressing.know(topology.sites, {frozenset(link_ends(name)) for name in topology.links})
+        self.addressing.know(topology.sites, pairs_of(topology))
         step: Callable[..., Any] = self._hosts.each
         try:
             step("part.swap_step", lambda _: ("build", topology))

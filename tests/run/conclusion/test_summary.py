@@ -98,7 +98,7 @@ def rounds(*seconds: float, lost: int = 0) -> list[RoundFigures]:
     """Rounds one behind the other, from 0 on."""
     found, now = [], 0.0
     for number, each in enumerate(seconds):
-        found.append(RoundFigures(number, 1, now, now + each, lost, 0))
+        found.append(RoundFigures(now, now + each, number, 1, lost, 0))
         now += each
     return found
 

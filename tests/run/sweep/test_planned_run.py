@@ -293,3 +293,23 @@ def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
         assert manifest["seed"] == 7
     page = (tmp_path / "runs" / "comparison.html").read_text()
     assert "netstorm:roots=2" in page
+
+
+@pytest.mark.pure
+def test_the_own_policy_keeps_its_options_where_a_file_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place := tmp_path / "experiments").mkdir()
+    new_policy("policy", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    file = write(place, {**EXPERIMENT, "sync": {"policy": "../policy.py"}})
+    own = Experiment.load(file).spec.sync.policy
+    assert Variant.parse("./policy.py").overrides(own) == {}
+    assert Variant.parse("./other.py").overrides(own)["sync.options"] == "{}"
+
+
+@pytest.mark.pure
+def test_a_path_of_a_topology_counts_as_it_is_written(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    (tmp_path / "same.yaml").write_text((tmp_path / "topology.yaml").read_text())
+    assert hashed(file, topology="same.yaml") != hashed(file)

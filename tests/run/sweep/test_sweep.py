@@ -526,3 +526,18 @@ def test_no_column_of_the_tables_can_be_an_axis(folder: Path) -> None:
     made = Comparison(runs, {run.key: Executed(False, "suspect", folder) for run in runs})
     (row,) = _run_rows(made)
     assert {*row, *_point_row(made, runs[0].point)} == {*COLUMNS, "scale"}
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_record_that_is_removed_ends_the_sweep_and_hides_no_interrupt(rows: int, folder: Path) -> None:
+    run = planned_sweep(Sweep.load(folder / "sweep.yaml"))[0]
+    done = Executed(True, "trusted", Path("runs/x"))
+    with pytest.raises(RunFailed, match="gone"), SweepRecord("rates") as record:
+        for _ in range(rows):
+            record.add(run, done)
+        shutil.rmtree(record.folder)
+        record.add(run, done)
+    with pytest.raises(Interrupted), SweepRecord("rates") as record:
+        shutil.rmtree(record.folder)
+        raise Interrupted("SIGINT")
