@@ -10,7 +10,7 @@ GIVE_BACK = trap './setup.sh give-back' EXIT
 # that pytest compiles, and their programs the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 HAS_NETEM = unshare --net tc qdisc add dev lo root netem 2>/dev/null
-BENCHMARKS = fidelity startup shaping replay swap transport allreduce tls packing policies hop cpn systems
+BENCHMARKS = fidelity startup shaping replay transport allreduce tls policies hop cpn systems
 
 setup: ## packages, environment, Docker engine, worker image: what is missing of them
 	@./setup.sh

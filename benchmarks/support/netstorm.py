@@ -69,7 +69,7 @@ CLAIMS = (
 
 
 def drawn(topology: Topology, seed: int) -> Topology:
-    """Return the network with one draw of NetStorm's rates, the same as in `benchmarks.packing`, at SCALE."""
+    """Return the network with one draw of NetStorm's rates, at SCALE."""
     draw = netstorm9(seed)
 
     def still(link: Link) -> Link:

@@ -1,4 +1,4 @@
-"""Random networks without delay, on which plans are measured."""
+"""NetStorm's nine sites with a draw of their rates, and networks whose queues TCP's bursts fit in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from testbed.link import Queue
 from testbed.planning import Member, PhysicalLink, View
-from testbed.planning.constraints import GOODPUT, Constraints
+from testbed.planning.constraints import GOODPUT
 from testbed.spec.topology import Topology
 
 #: Each direction's rate in NetStorm's evaluation, bit/s of payload.
@@ -30,38 +30,14 @@ LAN = PhysicalLink(1e12, 0.0)
 
 def netstorm9(seed: int) -> nx.DiGraph:
     """Return NetStorm's nine sites with one draw of their rates."""
-    return _drawn(nx.Graph([(f"dc{a}", f"dc{b}") for a, b in NETSTORM9]), seed)
-
-
-def random_sites(count: int, degree: int, seed: int) -> nx.DiGraph:
-    """Return a connected network of `count` sites, with `degree` links each on average: a random tree plus pairs."""
     draw = np.random.default_rng(seed)
-    graph = nx.Graph()
-    for site in range(1, count):
-        graph.add_edge(f"s{draw.integers(site)}", f"s{site}")
-    while graph.number_of_edges() < count * degree // 2:
-        a, b = draw.choice(count, 2, replace=False)
-        graph.add_edge(f"s{a}", f"s{b}")
-    return _drawn(graph, seed)
-
-
-def regular_sites(count: int, degree: int, seed: int) -> nx.DiGraph:
-    """Return a network in which every site has `degree` links.
-
-    No site is a bottleneck by itself, so nearly all links bind.
-    """
-    graph = nx.random_regular_graph(degree, count, seed=seed)
-    return _drawn(nx.relabel_nodes(graph, {site: f"s{site}" for site in graph}), seed)
-
-
-def _drawn(graph: nx.Graph, seed: int) -> nx.DiGraph:
-    draw = np.random.default_rng(seed)
-    directed = nx.DiGraph()
-    directed.add_nodes_from(sorted(graph, key=lambda site: int(site.lstrip("dcs"))))
-    for a, b in sorted(graph.edges):
+    pairs = nx.Graph([(f"dc{a}", f"dc{b}") for a, b in NETSTORM9])
+    network = nx.DiGraph()
+    network.add_nodes_from(sorted(pairs))
+    for a, b in sorted(pairs.edges):
         for source, target in ((a, b), (b, a)):
-            directed.add_edge(source, target, rate=float(draw.uniform(LEAST_BPS, MOST_BPS)))
-    return directed
+            network.add_edge(source, target, rate=float(draw.uniform(LEAST_BPS, MOST_BPS)))
+    return network
 
 
 def view(network: nx.DiGraph, model_bytes: int) -> View:
@@ -70,29 +46,13 @@ def view(network: nx.DiGraph, model_bytes: int) -> View:
         link["inverse-rate"] = 1 / link["rate"]
     paths = dict(nx.all_pairs_dijkstra_path(network, weight="inverse-rate"))
     pairs = ((a, b) for a in network for b in network if a != b)
-    return _view(
-        network, {(a, b): list(zip(paths[a][b], paths[a][b][1:], strict=False)) for a, b in pairs}, model_bytes
-    )
-
-
-def neighbours_view(network: nx.DiGraph, model_bytes: int) -> View:
-    """Return a view with a member at each site, whose edges are the links alone: 1,000 sites have a million pairs."""
-    return _view(network, {link: [link] for link in network.edges}, model_bytes)
-
-
-def _view(network: nx.DiGraph, ways: dict[tuple[str, str], list[tuple[str, str]]], model_bytes: int) -> View:
+    ways = {(a, b): list(zip(paths[a][b], paths[a][b][1:], strict=False)) for a, b in pairs}
     links = {f"{a}->{b}": PhysicalLink(link["rate"] / GOODPUT, 0.0) for a, b, link in network.edges(data=True)}
     members = [Member(site, site, 1.0, f"{site}-up", f"{site}-down") for site in network]
     for member in members:
         links[member.uplink] = links[member.downlink] = LAN
     routes = {(a, b): (f"{a}-up", *(f"{u}->{v}" for u, v in way), f"{b}-down") for (a, b), way in ways.items()}
     return View.of_network(members, links, routes, model_bytes)
-
-
-def limits(network: nx.DiGraph) -> Constraints:
-    """Return the links as the overlay's edges and capacities, without access links."""
-    goodput = {f"{a}->{b}": link["rate"] for a, b, link in network.edges(data=True)}
-    return Constraints(goodput, {(a, b): (f"{a}->{b}",) for a, b in network.edges})
 
 
 def roomy(topology: Topology) -> Topology:

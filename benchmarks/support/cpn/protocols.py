@@ -94,12 +94,11 @@ BASELINES: Mapping[str, Protocol] = {
     "geography": Protocol({"strategy": "hierarchical", "every": EVERY, "policy": "hierarchical", "period": 4}),
 }
 
-#: Protocols whose links fall, each also with the first plan held.
+#: Protocols whose links fall; the hybrid also with the first plan held.
 EVENTS: Mapping[str, Protocol] = {
     "fall": Protocol(HYBRID, 2, events=FALL),
     "fall, held": Protocol(HYBRID, 2, HELD, FALL),
     "fall, auto": Protocol(AUTO, 2, events=FALL),
-    "fall, auto, held": Protocol(AUTO, 2, HELD, FALL),
 }
 
 PROTOCOLS: Mapping[str, Protocol] = {OURS: Protocol(HYBRID, 2), **BASELINES, **ABLATIONS, **EVENTS}
