@@ -35,7 +35,7 @@ def make(name: str, regions: Sequence[tuple[int, float]], seed: int, traces: Pat
     names = [f"r{number}" for number in range(1, len(regions) + 1)]
     workers = sum(count for count, _ in regions)
     yield f"# {workers} workers in {len(regions)} regions, for hybrid synchronization: `python topologies/make_cpn.py`."
-    yield "# Drawn: round trips of 10 to 250 ms, rates of 20 to 500 Mbit/s, each again every 60 to 180 s."
+    yield "# Drawn once: round trips of 10 to 250 ms. Drawn again every 60 to 180 s: rates of 20 to 500 Mbit/s."
     yield f"name: {name}"
     yield "sites:"
     yield from (
